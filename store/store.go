@@ -180,6 +180,9 @@ type Part struct {
 	Floor     Epoch    // 0: unchanged; else the partition's floor is raised to it (R14)
 	Requests  []Request
 	Seq       uint64 // the highest sequence number given; 0: unchanged
+	// Release says that this is the owner's last commit: everything that runs is recorded and no push is
+	// unconfirmed (R13). The store sets Partition.Released to Epoch.
+	Release bool
 }
 
 // Request remembers which tasks a submit made, for a retry of it after a lost answer. It is kept
@@ -216,6 +219,9 @@ type Partition struct {
 	Ready int64  // rows in ready indexes
 	Due   int64  // rows in the due index
 	Bytes int64  // of payloads of hot rows
+	// Released is the last epoch that was given back in an orderly way: an owner that acquires epoch
+	// Released+1 opens at once.
+	Released Epoch
 }
 
 // Recovered is what a new owner needs before it opens a partition.

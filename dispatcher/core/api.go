@@ -1,0 +1,242 @@
+package core
+
+import (
+	"time"
+
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+// The handles that the shell chooses. The core only gives them back.
+type (
+	SessionID uint64 // one executor stream; never used again after its close
+	ReplyID   uint64 // one waiting caller
+	WatchID   uint64 // one open wait
+	Database  int    // index of a database of the node
+)
+
+// Config bounds the core. The zero value of a field is its documented default.
+type Config struct {
+	// Random gives 64 random bits: for ids and jitter. Required. The simulation seeds it.
+	Random func() uint64
+
+	WindowTasks     int           // of a flow, in memory; 256
+	WindowBytes     int           // of a flow; 1 MiB
+	NodeWindowBytes int           // of all flows together; 256 MiB
+	CommitChanges   int           // of one batch; 2,000
+	CommitBytes     int           // of one batch; 4 MiB
+	InlineBytes     int           // payloads above leave memory after their commit and are fetched; 64 KiB
+	Slice           int           // most items that one call handles; 256
+	SessionBytes    int           // payload bytes pushed and not acknowledged in a session; 4 MiB
+	TimerHorizon    time.Duration // due times nearer than this are held in memory; 1 min
+	TimerTasks      int           // most of them in each partition; 10,000
+	RecordAfter     time.Duration // a try that has run for this long is recorded; 1 s
+	ShelfLife       time.Duration // V of takeover.md; 1 s
+	Grace           time.Duration // after a takeover; 1.5 s
+	TenantWeight    func(tenant string) int // nil: 1 for all
+}
+
+// Acquired hands a partition to the core. The shell has won the key, raised the epoch, looked at the
+// key again and only then read the rest (R10).
+type Acquired struct {
+	Database  Database
+	Epoch     store.Epoch
+	RaisedAt  time.Time // when the raise was answered
+	Recovered *store.Recovered
+	Flows     []store.FlowStat
+	// Suspects are tasks whose handling panicked before: they end as dead letters, unseen.
+	Suspects []task.ID
+}
+
+// Submit asks for tasks in one partition. A request commits as one, in one batch.
+type Submit struct {
+	Reply     ReplyID
+	Tenant    string
+	Partition uint32
+	RequestID string // 16 bytes or ""
+	// Retry says that an earlier call with this RequestID may have been stored, here or in one of
+	// Candidates: the core looks there first and answers with the tasks that it finds.
+	Retry      bool
+	Candidates []uint32
+	// Tasks are validated and complete but for ID, State and CreatedAt. The core owns them from now on.
+	Tasks []*store.Task
+}
+
+// SubmitAnswer answers a Submit: Err for all, or one item each.
+type SubmitAnswer struct {
+	Reply ReplyID
+	Err   error // ErrNotOwner, ErrStoreSlow, store.ErrFull: nothing was stored; ErrUnknownOutcome: perhaps
+	Items []SubmitItem
+}
+
+// SubmitItem is the answer for one task of a Submit.
+type SubmitItem struct {
+	ID    task.ID
+	Dedup bool
+	Err   error // *ExistsError: the client id belongs to a different task
+}
+
+// Cancel asks to stop a task.
+type Cancel struct {
+	Reply  ReplyID
+	Tenant string
+	ID     task.ID
+	Reason string
+}
+
+// CancelAnswer answers a Cancel once what it says is on disk and holds (R16).
+type CancelAnswer struct {
+	Reply   ReplyID
+	Err     error // store.ErrNotFound, ErrNotOwner, ErrStoreSlow, ErrUnknownOutcome
+	Outcome headracev1.CancelOutcome
+	Task    *store.Task
+}
+
+// Event tells a watch that its task changed. Task is a snapshot that nobody changes; View is the
+// running part. After a terminal state the watch is closed.
+type Event struct {
+	Watch WatchID
+	Task  *store.Task
+	View  View
+}
+
+// View is what only the owner's memory knows of a live task.
+type View struct {
+	Running    bool
+	Token      task.Token // of the try in flight; zero: none
+	Executor   string     // its name
+	ChosenAt   time.Time
+	PushedAt   time.Time
+	AckedAt    time.Time
+	Progress   *headracev1.Progress
+	LogLines   []*headracev1.LogLine
+	WaitReason string // why it does not run; empty while it runs
+}
+
+// Send is one batch for a session.
+type Send struct {
+	Session SessionID
+	Message *headracev1.SessionResponse
+}
+
+// Commit is one batch for a database. At most one is in flight for each database.
+type Commit struct {
+	Database Database
+	Batch    *store.Batch
+	number   uint64
+	pending  []pendingChange // parallel to the changes of the parts
+}
+
+// LoadKind says which read a Load asks for.
+type LoadKind uint8
+
+// The reads.
+const (
+	LoadReady   LoadKind = iota + 1 // Store.Ready(Partition, Flow, After, Limit, MaxBytes, Inline)
+	LoadDue                         // Store.Due(Partition, After, Until, Limit, MaxBytes, Inline)
+	LoadGet                         // Store.Get(ID)
+	LoadRequest                     // Store.Request(Partition, Tenant, RequestID)
+)
+
+// Load is one read from a database. The shell answers each with Loaded, in any order.
+type Load struct {
+	Kind      LoadKind
+	Database  Database
+	Partition uint32
+	Epoch     store.Epoch // of the partition when it was asked; an answer to an older epoch is ignored
+	Flow      store.Flow
+	After     store.Key
+	Until     time.Time
+	Limit     int
+	MaxBytes  int
+	Inline    int
+	ID        task.ID
+	Tenant    string
+	RequestID string
+	context   any // the core's own
+}
+
+// LoadAnswer is what a Load found.
+type LoadAnswer struct {
+	Rows    []*store.Task
+	More    bool
+	Request *store.Request
+	Err     error // store.ErrNotFound is an answer; any other error makes the core ask again later
+}
+
+// EpochRead asks for Store.Epoch of partitions of one database: the check that R8 and R10 want from an
+// idle owner.
+type EpochRead struct {
+	Database   Database
+	Partitions []uint32
+	number     uint64
+}
+
+// LostPartition says that the core has dropped a partition's state.
+type LostPartition struct {
+	Partition uint32
+	Epoch     store.Epoch
+	// Reason is store.ErrFenced, ErrUnknownOutcome, or what Drop was given. Who still holds the key acquires again.
+	Reason error
+}
+
+// Effects is the work that the calls since the last Take ask for. The shell does it in any order,
+// but keeps the order of the messages of a session.
+type Effects struct {
+	Send       []Send
+	Close      []SessionID // end the stream; CloseSession follows
+	Commits    []*Commit
+	Loads      []*Load
+	EpochReads []*EpochRead
+	Submitted  []SubmitAnswer
+	Cancelled  []CancelAnswer
+	Events     []Event
+	Lost       []LostPartition
+	Released   []uint32 // Release is done and on disk: give the key back
+}
+
+// PartitionStat is what the core knows of one partition it holds.
+type PartitionStat struct {
+	Partition uint32
+	Database  Database
+	Epoch     store.Epoch
+	Open      bool // the takeover has ended
+	Backlog   int64
+	Scheduled int64
+	Running   int64
+	Bytes     int64 // of payloads in memory
+}
+
+// The core's methods, all on one goroutine, none of them blocking:
+//
+//	New(cfg Config) *Core
+//
+//	Acquired(now time.Time, a Acquired)                     take over a partition
+//	Drop(now time.Time, partition uint32, reason error)     lose it: state is dropped, callers are answered
+//	Release(now time.Time, partition uint32)                graceful hand-over (R13); ends in Effects.Released
+//	Trust(until time.Time)                                  by the membership lease; commits extend it by themselves
+//	Drain(now time.Time)                                    the node goes away: no more pushes, sessions are told
+//
+//	Submit(now time.Time, s *Submit)                        answered in Effects.Submitted
+//	Cancel(now time.Time, c Cancel)                         answered in Effects.Cancelled
+//	Watch(now time.Time, w WatchID, id task.ID)             Effects.Events until Unwatch or the end
+//	Unwatch(w WatchID)
+//
+//	OpenSession(now time.Time, s SessionID, h *headracev1.Hello) error   *task.FieldError refuses the stream
+//	Message(now time.Time, s SessionID, m *headracev1.SessionRequest) error
+//	CloseSession(now time.Time, s SessionID)
+//
+//	Committed(now, sentAt time.Time, c *Commit, rs []store.PartResult, err error)
+//	Loaded(now time.Time, l *Load, a LoadAnswer)
+//	EpochsRead(now, sentAt time.Time, r *EpochRead, epochs []store.Epoch, err error)
+//
+//	Tick(now time.Time)         timers, slices that were left; call it when Next says
+//	Next() time.Time            when Tick is wanted; zero: not before the next call
+//	Take() *Effects             what the calls since the last Take ask for; nil: nothing
+//
+//	View(id task.ID) (t *store.Task, v View, ok bool)       of a task in memory
+//	Running(tenant, function string, most int) []task.ID    newest first; "" is any function
+//	Stats() []PartitionStat     in partition order
+//	Dump() string               for people
+//	InHand() (partition uint32, id task.ID, ok bool)        what the running call works on, for the guard
