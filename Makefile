@@ -1,0 +1,56 @@
+# Headrace. `make` lists the targets.
+SHELL := /bin/bash
+GO    ?= go
+TOOL  := $(GO) tool -modfile=tools/go.mod
+ARGS  ?=
+SEED  ?=
+N     ?= 2000
+
+.DEFAULT_GOAL := help
+.PHONY: help run build check test test-deps generate generate-check sim soak fuzz bench ci clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
+
+run: build ## the guided tour on real files, on the embedded default (ARGS=--once ends by itself)
+	./bin/headrace demo $(ARGS)
+
+build: ## bin/headrace
+	@mkdir -p bin
+	$(GO) build -o bin/headrace ./cmd/headrace
+
+check: ## seconds; run it before each commit
+	@fmt=$$(gofmt -l $$(git ls-files '*.go' ':!*.pb.go')); [ -z "$$fmt" ] || { echo "gofmt -w these:"; echo "$$fmt"; exit 1; }
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	$(TOOL) buf lint
+	$(GO) test -short . ./task/... ./flowcontrol/... ./shard ./dispatcher/core/... ./executor/engine/...
+
+test: test-deps ## everything under the race detector, the simulation and its mutants, real processes that are killed
+	./scripts/test.sh
+
+test-deps: ## what tests need from Debian's packages (as root or with sudo)
+	./scripts/test-deps.sh
+
+generate: ## Go code from the protos, with the pinned tools
+	$(TOOL) buf generate
+
+generate-check: generate ## fails when the committed generated code is not current
+	git diff --exit-code -- proto
+
+sim: ## one node's simulation: SEED=0x… for one seed, N=… for how many
+	$(GO) test ./internal/sim -run 'TestSim$$' -count=1 -timeout 60m -v $(if $(SEED),-seed=$(SEED)) -n=$(N)
+
+soak: build ## half an hour of load, kills and restarts, with a ledger at the end
+	HEADRACE_SOAK=30m $(GO) test ./internal/e2e -run TestSoak -count=1 -timeout 60m -v
+
+fuzz: ## each fuzz target for FUZZTIME (30s)
+	./scripts/fuzz.sh
+
+bench: ## micro-benchmarks, for benchstat
+	$(GO) test -run '^$$' -bench . -benchmem ./dispatcher/core ./store/... ./client ./executor/... ./flowcontrol/...
+
+ci: check generate-check test ## what .ci/run does
+
+clean: ## what make built
+	rm -rf bin .cluster
