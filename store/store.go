@@ -41,7 +41,8 @@ type Key struct {
 // that became due less than p·AgeStep after it.
 const AgeStep = 60 * time.Second
 
-// Task is one hot or finished row. Fields are set by the owner; the store keeps them as they are.
+// Task is one hot or finished row. Fields are set by the owner; the store keeps them as they are, but
+// for this: times lose what is below a microsecond, and empty slices and maps read back as nil.
 // The slices and maps of a Task handed to or got from a store are not changed by anyone afterwards.
 type Task struct {
 	ID          task.ID
@@ -85,6 +86,8 @@ type Task struct {
 	ErrClass    task.Class // of the last error
 	ErrMessage  string
 	Fingerprint uint64 // of the error; 0 if none
+
+	unknown []byte // fields that a newer version wrote, kept as they are: copy the whole struct to change a task
 }
 
 // MaxTries bounds the ended tries that a row keeps.
@@ -186,11 +189,11 @@ type Part struct {
 }
 
 // Request remembers which tasks a submit made, for a retry of it after a lost answer. It is kept
-// for at least RequestLife.
+// for at least RequestLife after At.
 type Request struct {
 	ID     string // 16 bytes
 	Tenant string
-	At     time.Time
+	At     time.Time // zero: the batch's
 	IDs    []task.ID // one for each item, zero where the item was refused
 	Dedup  []bool    // nil, or: the item found its task there
 }
@@ -207,7 +210,7 @@ type Batch struct {
 // PartResult answers one Part, in the batch's order.
 type PartResult struct {
 	Err      error         // nil: on disk. ErrFenced: refused, nothing of the part was stored
-	Existing map[int]*Task // of refused Inserts by index in Changes: the task that holds the client id
+	Existing map[int]*Task // of refused Inserts by index in Changes: the task that holds the client id, without payload and result
 }
 
 // Partition is what the store knows of one partition.
@@ -224,7 +227,8 @@ type Partition struct {
 	Released Epoch
 }
 
-// Recovered is what a new owner needs before it opens a partition.
+// Recovered is what a new owner needs before it opens a partition: functions by tenant and name, rows
+// by sequence number and without their payloads (see Get).
 type Recovered struct {
 	Partition Partition
 	Functions []Function
@@ -270,9 +274,10 @@ type Store interface {
 	Recover(ctx context.Context, partition uint32) (*Recovered, error)
 	// Flows lists the partition's flows with ready rows, in no order.
 	Flows(ctx context.Context, partition uint32) ([]FlowStat, error)
-	// Ready returns the ready rows of a flow after the key, in key order: at most limit rows and, but
-	// for the first, at most maxBytes of payload. Payloads above inline bytes are left out (Payload nil,
-	// PayloadSize set). More reports whether rows remain behind the last returned.
+	// Ready returns the ready rows of a flow after the key, in key order; the zero Key is the start. At
+	// most limit rows and, but for the first, at most maxBytes of payload are returned. Payloads above
+	// inline bytes are left out (Payload nil, PayloadSize set) and don't count. More reports whether rows
+	// remain behind the last returned.
 	Ready(ctx context.Context, partition uint32, f Flow, after Key, limit, maxBytes, inline int) (rows []*Task, more bool, err error)
 	// Due returns rows of the due index with due time before until, after the cursor (the Sort of a
 	// cursor is a due time in microseconds), by due time, with the same limits as Ready.
@@ -281,9 +286,11 @@ type Store interface {
 	Get(ctx context.Context, id task.ID) (*Task, error)
 	// ByClientID returns the id of the task that holds a client's id. Errors: ErrNotFound.
 	ByClientID(ctx context.Context, tenant, clientID string) (task.ID, error)
-	// Request returns what a submit of the last ten minutes made. Errors: ErrNotFound.
+	// Request returns what a submit of the last ten minutes made: one with At from now - RequestLife to a
+	// minute after now. Errors: ErrNotFound.
 	Request(ctx context.Context, partition uint32, tenant, id string, now time.Time) (*Request, error)
-	// List returns rows newest first, without payloads and results. More reports whether rows remain.
+	// List returns rows newest first (the later CreatedAt, then the larger id), without payloads and
+	// results. More reports whether rows remain.
 	List(ctx context.Context, f Filter, after Cursor, limit int) (rows []*Task, more bool, err error)
 	// Partitions lists the partitions that the database holds.
 	Partitions(ctx context.Context) ([]Partition, error)
