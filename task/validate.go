@@ -114,16 +114,17 @@ func Duration(field string, d, low, high time.Duration) error {
 // NUL, which Postgres can't hold, is written as its escape.
 func CutError(text string) string {
 	const mark = "… (cut)"
-	if len(text) > 2*MaxErrorText {
-		text = text[:2*MaxErrorText]
+	cut := len(text) > 2*MaxErrorText
+	if cut {
+		text = text[:2*MaxErrorText] // bounds the work below
 	}
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", `\x00`)
-	if len(text) <= MaxErrorText {
+	if !cut && len(text) <= MaxErrorText {
 		return text
 	}
-	cut := MaxErrorText - len(mark)
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
+	at := min(len(text), MaxErrorText-len(mark))
+	for at > 0 && at < len(text) && !utf8.RuneStart(text[at]) {
+		at--
 	}
-	return text[:cut] + mark
+	return text[:at] + mark
 }
