@@ -585,7 +585,7 @@ func (x *FunctionDeclaration) GetDownstream() string {
 // SessionRequest is one batch from the executor. Acks come before outcomes of the same tries.
 type SessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First message only.
+	// In the first message, and as the answer to a welcome that names epochs which the last hello did not.
 	Hello    *Hello            `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
 	Acks     []*Ack            `protobuf:"bytes,2,rep,name=acks,proto3" json:"acks,omitempty"`
 	Outcomes []*Outcome        `protobuf:"bytes,3,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
@@ -687,8 +687,9 @@ func (x *SessionRequest) GetDraining() bool {
 	return false
 }
 
-// Hello opens a session. It states everything the executor holds of this node's partitions, so that
-// a new owner can adopt it.
+// Hello opens a session, and answers a welcome. It states everything the executor holds of this node's
+// partitions, so that a new owner can adopt it. It counts as the executor's answer for the partitions of
+// which it names an epoch that is not older than the owner's: from then on older pushes are refused.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 16 random bytes, new at each start of the process.
@@ -1366,7 +1367,8 @@ func (x *Beat) GetNumber() uint64 {
 // SessionResponse is one batch from the node.
 type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First message only.
+	// In the first message, and again when the node has acquired partitions since: a question that the
+	// executor answers by a hello.
 	Welcome   *Welcome     `protobuf:"bytes,1,opt,name=welcome,proto3" json:"welcome,omitempty"`
 	Pushes    []*Push      `protobuf:"bytes,2,rep,name=pushes,proto3" json:"pushes,omitempty"`
 	Committed []*Committed `protobuf:"bytes,3,rep,name=committed,proto3" json:"committed,omitempty"`
