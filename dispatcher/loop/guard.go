@@ -1,0 +1,95 @@
+package loop
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/failpoint"
+	"github.com/headrace/headrace/internal/telemetry"
+)
+
+// maxSuspects bounds the memory of tasks that were in hand at a panic.
+const maxSuspects = 1024
+
+// nowhere is no partition: what an event concerns is for the core to say.
+const nowhere = ^uint32(0)
+
+// enter is the one door to the core. It reports false after a panic, when the damage is contained.
+func (l *Loop) enter(what string, f func(*core.Core)) bool { return l.enterAt(what, nowhere, f) }
+
+// enterAt is enter for an event that concerns one partition, should the core not know what it had in hand.
+func (l *Loop) enterAt(what string, partition uint32, f func(*core.Core)) bool {
+	failed, stack := l.try(f)
+	if failed == nil {
+		return true
+	}
+	var inHand struct {
+		partition uint32
+		known     bool
+	}
+	fields := []zap.Field{zap.String("event", what), zap.String("panic", telemetry.Escape(fmt.Sprint(failed))), zap.ByteString("stack", stack)}
+	broken, _ := l.try(func(c *core.Core) {
+		p, id, ok := c.InHand()
+		inHand.partition, inHand.known = p, ok
+		if ok && !id.IsZero() {
+			if len(l.suspects) >= maxSuspects {
+				clear(l.suspects)
+			}
+			l.suspects[id]++
+			fields = append(fields, telemetry.Task(id))
+		}
+	})
+	if !inHand.known && partition != nowhere {
+		inHand.partition, inHand.known = partition, true
+	}
+	if broken == nil && inHand.known {
+		fields = append(fields, telemetry.Partition(inHand.partition))
+		dropped, _ := l.try(func(c *core.Core) { c.Drop(l.cfg.Now(), inHand.partition, ErrPanic) })
+		if dropped == nil {
+			l.log.Error("the core panicked: its partition is dropped and acquired again", fields...)
+			return false
+		}
+	}
+	l.log.Error("the core panicked: a new one begins with nothing", fields...)
+	l.rebuild()
+	return false
+}
+
+// try calls f and returns what it panicked with.
+func (l *Loop) try(f func(*core.Core)) (failed any, stack []byte) {
+	defer func() {
+		if r := recover(); r != nil {
+			failed, stack = r, debug.Stack()
+		}
+	}()
+	failpoint.Hit("loop.core.enter")
+	f(l.core)
+	return nil, nil
+}
+
+// rebuild starts a new core. What the old one had promised to answer is answered as unknown; commits
+// and loads that are under way belong to an older generation and are dropped when they return, and
+// the epochs that the partitions get now fence what of them is not on disk yet.
+func (l *Loop) rebuild() {
+	l.gen++
+	l.core = core.New(l.cfg.Core)
+	l.abandon(core.ErrUnknownOutcome)
+	if l.draining {
+		l.core.Drain(l.cfg.Now())
+	}
+	if !l.trusted.IsZero() {
+		l.core.Trust(l.trusted)
+	}
+	lost := make([]uint32, 0, len(l.owned))
+	for p := range l.owned {
+		lost = append(lost, p)
+	}
+	slices.Sort(lost)
+	for _, p := range lost {
+		l.lost(core.LostPartition{Partition: p, Reason: ErrPanic})
+	}
+}

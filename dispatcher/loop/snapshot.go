@@ -1,0 +1,127 @@
+package loop
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/headrace/headrace/dispatcher/core"
+)
+
+// snapshot is what other goroutines may know at once. It never changes, but for the sends.
+type snapshot struct {
+	parts []core.PartitionStat // by partition
+	sent  []atomic.Int64       // tasks that Pick gave to each since it was published
+}
+
+func (s *snapshot) find(partition uint32) (int, bool) {
+	return slices.BinarySearchFunc(s.parts, partition, func(st core.PartitionStat, p uint32) int { return cmp.Compare(st.Partition, p) })
+}
+
+// Partitions returns what the core knew of its partitions a moment ago (Config.Publish), by partition. The
+// caller must not change it.
+func (l *Loop) Partitions() []core.PartitionStat { return l.snapshot.Load().parts }
+
+// Pick chooses between two candidate partitions for n tasks: the one with the shorter backlog by the
+// last snapshot and what was sent since. False: neither is held here.
+func (l *Loop) Pick(a, b uint32, n int) (uint32, bool) {
+	s := l.snapshot.Load()
+	i, okA := s.find(a)
+	j, okB := s.find(b)
+	switch {
+	case !okA && !okB:
+		return 0, false
+	case !okA:
+		i = j
+	case okB && s.parts[j].Backlog+s.sent[j].Load() < s.parts[i].Backlog+s.sent[i].Load():
+		i = j
+	}
+	s.sent[i].Add(int64(n))
+	return s.parts[i].Partition, true
+}
+
+// publish makes a snapshot if the last one is old enough. It returns how long to sleep at most, so that
+// the last change of a burst is published too.
+func (l *Loop) publish(now time.Time) time.Duration {
+	if age := now.Sub(l.meter.published); age < l.cfg.Publish && age >= 0 {
+		if l.meter.quiet() {
+			return maxSleep
+		}
+		return l.cfg.Publish - age
+	}
+	if l.meter.quiet() {
+		return maxSleep
+	}
+	l.meter.published, l.meter.publishedAt = now, l.meter.events
+	l.meter.dirty = false
+	l.enter("stats", func(c *core.Core) {
+		parts := c.Stats()
+		l.snapshot.Store(&snapshot{parts: parts, sent: make([]atomic.Int64, len(parts))})
+	})
+	return maxSleep
+}
+
+// snapshotDirty makes the next settle publish without waiting: a partition came or went.
+func (l *Loop) snapshotDirty() {
+	l.meter.dirty = true
+	l.meter.published = time.Time{}
+}
+
+// Stats is how busy the loop is, over the last second or so.
+type Stats struct {
+	BusyRatio      float64 // share of time in which it did something: 1 is its limit
+	MicrosPerEvent float64
+	Events         uint64 // in all
+	Commits        uint64 // in all
+	Pushes         uint64 // in all
+	Busy           time.Duration
+	CommitTime     time.Duration // mean of the window; 0: no commit
+	PushRate       float64       // a second, in the window
+	Mailbox        int           // events that waited at the end of the window
+	Sessions       int
+}
+
+// Stats returns the last window's figures. BusyRatio is also what a node's load is judged by.
+func (l *Loop) Stats() Stats { return *l.stats.Load() }
+
+// meter measures the loop. Run's goroutine only.
+type meter struct {
+	events, commits, pushes uint64
+	busy, commitTime        time.Duration
+
+	published   time.Time
+	publishedAt uint64 // events at that time
+	dirty       bool
+
+	since                            time.Time // start of the window, and the counters then
+	wasEvents, wasCommits, wasPushes uint64
+	wasBusy, wasCommitTime           time.Duration
+}
+
+func (m *meter) start(now time.Time) { m.since = now }
+
+func (m *meter) settled(begin, end time.Time) { m.busy += end.Sub(begin) }
+
+// quiet reports whether nothing happened since the last snapshot.
+func (m *meter) quiet() bool { return !m.dirty && m.events == m.publishedAt }
+
+// window ends a window of a second and returns its figures; nil before.
+func (m *meter) window(now time.Time) *Stats {
+	long := now.Sub(m.since)
+	if long < time.Second {
+		return nil
+	}
+	s := &Stats{Events: m.events, Commits: m.commits, Pushes: m.pushes, Busy: m.busy}
+	s.BusyRatio = min(float64(m.busy-m.wasBusy)/float64(long), 1)
+	if n := m.events - m.wasEvents; n > 0 {
+		s.MicrosPerEvent = float64((m.busy - m.wasBusy).Nanoseconds()) / 1000 / float64(n)
+	}
+	if n := m.commits - m.wasCommits; n > 0 {
+		s.CommitTime = (m.commitTime - m.wasCommitTime) / time.Duration(n)
+	}
+	s.PushRate = float64(m.pushes-m.wasPushes) / long.Seconds()
+	m.since, m.wasEvents, m.wasCommits, m.wasPushes = now, m.events, m.commits, m.pushes
+	m.wasBusy, m.wasCommitTime = m.busy, m.commitTime
+	return s
+}
