@@ -1,0 +1,92 @@
+package member
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headrace/headrace/shard"
+)
+
+// Config is how a node takes part. The zero value of a field is its default.
+type Config struct {
+	// Node is what the others learn of this one. ID must be set (NewID), new at each start of the process.
+	Node shard.Node
+	// TTL of the membership lease, whole seconds: 5 s. Shorter: a dead node's partitions move sooner;
+	// longer: a slow registry or a long pause costs less often a takeover. 1 s to 60 s.
+	TTL time.Duration
+	// Partitions is the catalogue that the leader writes when the registry has none.
+	Partitions []shard.Partition
+	// JoinDelay is how long a leader waits for more to join before it moves partitions to a new node, so
+	// that a start of many nodes moves them once: 5 s. Partitions that nobody has never wait. 0 to 60 s;
+	// negative: none.
+	JoinDelay time.Duration
+	// Resync is how often everything is listed again, in case the watch missed something: 10 s.
+	// 100 ms to 10 min.
+	Resync time.Duration
+	// Sole says that the caller holds a lock that makes it the only node on this registry: all
+	// others found there are dead predecessors, whose leases are revoked at the first join.
+	Sole bool
+	// Prefix of all keys, ends in "/": DefaultPrefix.
+	Prefix string
+	// Healthy, if set, is asked before each keep-alive; while it returns an error none is sent, and the
+	// node loses its lease. It ties the lease to the life of the node's loop. It must not block.
+	Healthy func() error
+	// Logger; nil logs nothing.
+	Logger *zap.Logger
+}
+
+// NewID returns a new random node id.
+func NewID() shard.NodeID {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return shard.NodeID(strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:])))
+}
+
+func (c Config) withDefaults() Config {
+	if c.TTL == 0 {
+		c.TTL = 5 * time.Second
+	}
+	if c.JoinDelay == 0 {
+		c.JoinDelay = 5 * time.Second
+	}
+	if c.Resync == 0 {
+		c.Resync = 10 * time.Second
+	}
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	return c
+}
+
+// Validate names the field that is out of range.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	seen := map[uint32]bool{}
+	for _, p := range c.Partitions {
+		if seen[p.ID] {
+			return fmt.Errorf("Partitions: %d is there twice", p.ID)
+		}
+		seen[p.ID] = true
+	}
+	switch {
+	case c.Node.ID == "" || strings.Contains(string(c.Node.ID), "/"):
+		return fmt.Errorf("Node.ID %q: must be set and hold no slash", c.Node.ID)
+	case c.TTL < time.Second || c.TTL > time.Minute || c.TTL%time.Second != 0:
+		return fmt.Errorf("TTL %v: must be whole seconds from 1s to 60s", c.TTL)
+	case c.JoinDelay > time.Minute:
+		return fmt.Errorf("JoinDelay %v: must be at most 60s", c.JoinDelay)
+	case c.Resync < 100*time.Millisecond || c.Resync > 10*time.Minute:
+		return fmt.Errorf("Resync %v: must be from 100ms to 10m", c.Resync)
+	case !strings.HasSuffix(c.Prefix, "/"):
+		return fmt.Errorf("Prefix %q: must end in a slash", c.Prefix)
+	}
+	return nil
+}
