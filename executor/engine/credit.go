@@ -15,6 +15,7 @@ func (e *Engine) allot() {
 	free := e.cfg.Slots - e.running
 	takers := make([]*session, 0, 8)
 	for _, s := range e.sessions {
+		s.credit = max(s.credit, s.received) // a node that sent more than it may got refusals
 		free -= s.outstanding()
 		if !s.goingAway {
 			takers = append(takers, s)
@@ -45,8 +46,5 @@ func (e *Engine) allot() {
 
 // outstanding is how many more pushes the node may send as far as we have told it, or shall tell it.
 func (s *session) outstanding() int {
-	if s.received >= s.credit { // a node that sends more than it may gets refusals
-		return 0
-	}
-	return int(s.credit - s.received)
+	return int(s.credit - min(s.credit, s.received))
 }

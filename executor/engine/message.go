@@ -29,7 +29,7 @@ func (e *Engine) Message(now time.Time, id SessionID) *headracev1.SessionRequest
 		m.Hello = e.hello(now, s)
 		said = true
 	}
-	if said || !now.Before(s.beatAt) {
+	if !now.Before(s.beatAt) {
 		m.Beat = s.nextBeat(now)
 		said = true
 	}

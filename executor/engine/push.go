@@ -87,6 +87,9 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 		e.timers.set(t, t.TimeoutAt.Add(timeoutSlack))
 	}
 	e.tries[id] = t
+	if e.running == 0 {
+		e.orphanAt = now.Add(BeatEvery)
+	}
 	e.running++
 	e.fx.Start = append(e.fx.Start, t)
 	e.dirty = true

@@ -51,7 +51,7 @@ func (e *Engine) Open(now time.Time, node string) SessionID {
 		}
 	}
 	e.last++
-	e.sessions = append(e.sessions, &session{id: e.last, node: node, helloDue: true, beatAt: now})
+	e.sessions = append(e.sessions, &session{id: e.last, node: node, helloDue: true, beatAt: now, reportAt: now})
 	return e.last
 }
 
