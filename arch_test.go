@@ -20,7 +20,7 @@ var layers = [][]string{
 	{"internal/cli"},
 	{"internal/demo", "internal/loadgen"},
 	{"internal/sim", "internal/testcluster", "internal/e2e"}, // the tests' harnesses
-	{"dispatcher", "executor", "client"},
+	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver"},
 	{"executor/engine", "dispatcher/api"},
 	{"dispatcher/push"},
 	{"dispatcher/loop"},
@@ -40,7 +40,7 @@ var doors = map[string][]string{
 	"go.etcd.io/etcd":               {"shard/etcdshard"},
 	"github.com/cockroachdb/pebble": {"store/filestore"},
 	"google.golang.org/grpc": {"client", "executor", "dispatcher", "dispatcher/api", "dispatcher/push", "internal/grpcx",
-		"internal/cli", "internal/demo", "internal/loadgen", "internal/testcluster", "internal/e2e", "proto/headrace/v1"},
+		"internal/cli", "internal/demo", "internal/loadgen", "internal/clusterclient", "internal/testcluster", "internal/e2e", "proto/headrace/v1"},
 }
 
 // pure packages hold no clock, lock, goroutine or I/O of their own; impure is what gives that away.
