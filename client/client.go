@@ -1,0 +1,111 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/headrace/headrace/internal/grpcx"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+)
+
+// A Client submits and reads the tasks of one tenant over one connection. Its methods can be called by
+// any number of goroutines.
+type Client struct {
+	cfg    Config
+	conn   *grpc.ClientConn
+	tasks  headracev1.TaskServiceClient
+	ctx    context.Context // ends with Close, cause ErrClosed
+	close  context.CancelCauseFunc
+	submit SubmitFunc // middleware around submitTasks
+	queue  *coalescer
+	owner  bool // of conn: made by Dial, not by ForTenant
+	log    rateLogger
+}
+
+// Dial returns a client. It does not wait for the network: the first call connects. Its error names
+// the field of cfg that is wrong.
+func Dial(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("client config: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	target, creds := "dns:///"+cfg.Addr, insecure.NewCredentials()
+	opts := grpcx.DialOptions(0)
+	if cfg.TLS != nil {
+		creds = credentials.NewTLS(cfg.TLS.Clone())
+	}
+	if cfg.Dialer != nil {
+		target = "passthrough:///" + cfg.Addr // the dialler's to resolve
+		opts = append(opts, grpc.WithContextDialer(cfg.Dialer))
+	}
+	if cfg.APIKey != "" {
+		opts = append(opts, grpc.WithPerRPCCredentials(apiKey(cfg.APIKey)))
+	}
+	conn, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(creds))...)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", cfg.Addr, err)
+	}
+	c := newClient(context.Background(), cfg, conn)
+	c.owner = true
+	return c, nil
+}
+
+func newClient(parent context.Context, cfg Config, conn *grpc.ClientConn) *Client {
+	c := &Client{cfg: cfg, conn: conn, tasks: headracev1.NewTaskServiceClient(conn), log: rateLogger{log: cfg.Logger}}
+	c.ctx, c.close = context.WithCancelCause(parent)
+	c.queue = &coalescer{c: c}
+	c.submit = c.submitTasks
+	for i := len(cfg.Middleware) - 1; i >= 0; i-- {
+		c.submit = cfg.Middleware[i](c.submit)
+	}
+	return c
+}
+
+// ForTenant returns a client of another tenant over the same connection. It ends with its own Close or
+// with that of c.
+func (c *Client) ForTenant(tenant string) (*Client, error) {
+	cfg := c.cfg
+	cfg.Tenant = tenant
+	if tenant == "" { // never somebody else's by omission
+		cfg.Tenant = " "
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("client config: %w", err)
+	}
+	return newClient(c.ctx, cfg, c.conn), nil
+}
+
+// Tenant returns whose tasks the client submits and reads.
+func (c *Client) Tenant() string { return c.cfg.Tenant }
+
+// Close ends the client: submits and waits that are under way return errors that wrap ErrClosed and say
+// whether the task may be stored. It returns when everything the client started has ended. Wait for
+// your submits before you close. Closing twice is fine.
+func (c *Client) Close() {
+	c.close(ErrClosed)
+	c.queue.stop()
+	if c.owner {
+		c.conn.Close()
+	}
+}
+
+// during returns a context that ends with ctx or the client, whichever is first.
+func (c *Client) during(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// apiKey puts a key into every call's metadata.
+type apiKey string
+
+func (k apiKey) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(k)}, nil
+}
+
+// RequireTransportSecurity is false: a server on the loopback needs no TLS. The doc of Config.APIKey warns.
+func (apiKey) RequireTransportSecurity() bool { return false }
