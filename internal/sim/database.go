@@ -1,0 +1,159 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/store"
+)
+
+var background = context.Background()
+
+// storeDelay draws how long the database takes for something.
+func (w *world) storeDelay(mean time.Duration) time.Duration {
+	d := w.around(mean)
+	if !w.calm && w.slowUntil > w.now {
+		d += w.slowUntil - w.now
+	}
+	return d
+}
+
+// commit sends a batch to the database and brings the answer back, if there is one.
+func (n *node) commit(c *core.Commit) {
+	w, life, sentAt := n.w, n.life, n.clock(n.w.now)
+	w.log(n.name, "commit", "%s", batchText(c.Batch))
+	answer := func(rs []store.PartResult, err error) {
+		w.on(&n.process, w.around(time.Millisecond), func() {
+			n.call("committed", func(now time.Time) { n.core.Committed(now, sentAt, c, rs, err) })
+		})
+	}
+	w.on(&n.process, 0, func() {
+		w.after(w.storeDelay(w.plan.commit), func() {
+			dead := !n.up || n.life != life
+			switch {
+			case dead && w.chance(2):
+				w.log("db", "vanished", "a commit of %s", n.name)
+			case !w.calm && w.fullUntil > w.now:
+				answer(nil, fmt.Errorf("simulated: %w", store.ErrFull))
+			case w.faulty(faultUnknown) && w.chance(25):
+				if w.chance(2) {
+					w.apply(n, c.Batch)
+				}
+				w.log("db", "unknown", "a commit of %s", n.name)
+				answer(nil, fmt.Errorf("simulated: %w", store.ErrUnknown))
+			default:
+				answer(w.apply(n, c.Batch), nil)
+			}
+		})
+	})
+}
+
+// apply is the moment at which a batch reaches the disk.
+func (w *world) apply(n *node, b *store.Batch) []store.PartResult {
+	rs, err := w.store.Commit(background, b)
+	if err != nil {
+		w.fail("commit to the map store: %v", err)
+		return nil
+	}
+	for i := range rs {
+		if rs[i].Err == nil {
+			w.oracle.applied(&b.Parts[i], rs[i])
+		} else {
+			w.log("db", "refused", "%s: %v", n.name, rs[i].Err)
+		}
+	}
+	return rs
+}
+
+func (n *node) load(l *core.Load) {
+	w := n.w
+	w.on(&n.process, 0, func() {
+		w.after(w.storeDelay(w.plan.commit), func() {
+			a := w.read(l)
+			w.on(&n.process, w.around(time.Millisecond), func() {
+				n.call("loaded", func(now time.Time) { n.core.Loaded(now, l, a) })
+			})
+		})
+	})
+}
+
+func (w *world) read(l *core.Load) (a core.LoadAnswer) {
+	if w.faulty(faultRead) && w.chance(5) {
+		a.Err = fmt.Errorf("simulated: %w", errDown)
+		return a
+	}
+	switch l.Kind {
+	case core.LoadReady:
+		a.Rows, a.More, a.Err = w.store.Ready(background, l.Partition, l.Flow, l.After, l.Limit, l.MaxBytes, l.Inline)
+	case core.LoadDue:
+		a.Rows, a.More, a.Err = w.store.Due(background, l.Partition, l.After, l.Until, l.Limit, l.MaxBytes, l.Inline)
+	case core.LoadGet:
+		t, err := w.store.Get(background, l.ID)
+		if a.Err = err; err == nil {
+			a.Rows = []*store.Task{t}
+		}
+	case core.LoadRequest:
+		a.Request, a.Err = w.store.Request(background, l.Partition, l.Tenant, l.RequestID, w.time())
+	default:
+		w.fail("load of kind %d", l.Kind)
+	}
+	return a
+}
+
+func (n *node) epochRead(r *core.EpochRead) {
+	w, sentAt := n.w, n.clock(n.w.now)
+	w.on(&n.process, 0, func() {
+		w.after(w.storeDelay(w.plan.commit/2+100*time.Microsecond), func() {
+			var err error
+			epochs := make([]store.Epoch, len(r.Partitions))
+			for i, p := range r.Partitions {
+				if epochs[i], err = w.readEpoch(p); err != nil {
+					break
+				}
+			}
+			w.on(&n.process, w.around(time.Millisecond), func() {
+				n.call("epochs", func(now time.Time) { n.core.EpochsRead(now, sentAt, r, epochs, err) })
+			})
+		})
+	})
+}
+
+func (w *world) readEpoch(p uint32) (store.Epoch, error) {
+	if w.faulty(faultRead) && w.chance(10) {
+		return 0, fmt.Errorf("simulated: %w", errDown)
+	}
+	return w.store.Epoch(background, p)
+}
+
+// raise is the compare-and-set of the epoch. Its answer may get lost.
+func (w *world) raise(n *node, p uint32, from store.Epoch) (store.Epoch, error) {
+	e, err := w.store.Acquire(background, p, from)
+	if err != nil {
+		return 0, err
+	}
+	w.log("db", "raised", "partition %d to epoch %d by %s", p, e, n.name)
+	w.oracle.raised(p, e)
+	if w.faulty(faultUnknown) && w.chance(10) {
+		return 0, fmt.Errorf("simulated: %w", store.ErrUnknown)
+	}
+	return e, nil
+}
+
+func (w *world) recoverPartition(p uint32) (*store.Recovered, []store.FlowStat, error) {
+	if w.faulty(faultRead) && w.chance(10) {
+		return nil, nil, fmt.Errorf("simulated: %w", errDown)
+	}
+	rec, err := w.store.Recover(background, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	flows, err := w.store.Flows(background, p)
+	slices.SortFunc(flows, func(a, b store.FlowStat) int { // the contract promises no order; a seed needs one
+		return cmp.Or(cmp.Compare(a.Flow.Tenant, b.Flow.Tenant), cmp.Compare(a.Flow.Function, b.Flow.Function), cmp.Compare(a.Flow.Band, b.Flow.Band))
+	})
+	return rec, flows, err
+}

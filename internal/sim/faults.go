@@ -1,0 +1,205 @@
+package sim
+
+import "time"
+
+// beginFaults lets something go wrong every now and then until the world calms down.
+func (w *world) beginFaults() {
+	var kinds []string
+	for _, kind := range faultKinds {
+		if w.plan.faults[kind] && w.strike(kind, false) {
+			kinds = append(kinds, kind)
+		}
+	}
+	if len(kinds) == 0 {
+		return
+	}
+	var next func()
+	next = func() {
+		if w.calm {
+			return
+		}
+		w.strike(kinds[w.rand.IntN(len(kinds))], true)
+		w.after(w.around(w.plan.every), next)
+	}
+	w.after(w.around(w.plan.every), next)
+}
+
+// strike does one fault. It reports whether the kind is one that strikes: the others are drawn where they
+// happen. Without now nothing is done.
+func (w *world) strike(kind string, now bool) bool {
+	pick := func() int { return w.rand.IntN(1 << 20) }
+	var act func()
+	switch kind {
+	case faultNodeCrash:
+		act = func() {
+			if n := w.nodes[pick()%len(w.nodes)]; n.up {
+				n.crash()
+				w.after(w.around(2*time.Second), n.start)
+			}
+		}
+	case faultNodePause:
+		act = func() { w.pause(&w.nodes[pick()%len(w.nodes)].process, w.pauseTime()) }
+	case faultExecCrash:
+		act = func() {
+			if x := w.executors[pick()%len(w.executors)]; x.up {
+				x.crash()
+				w.after(w.around(2*time.Second), x.start)
+			}
+		}
+	case faultExecPause:
+		act = func() { w.pause(&w.executors[pick()%len(w.executors)].process, w.pauseTime()) }
+	case faultCut:
+		act = func() {
+			if open := w.openStreams(); len(open) > 0 {
+				st := open[pick()%len(open)]
+				w.log("net", "cut", "session %d of %s and %s", st.id, st.x.name, st.n.name)
+				st.cut()
+			}
+		}
+	case faultStall:
+		act = func() {
+			if open := w.openStreams(); len(open) > 0 {
+				st := open[pick()%len(open)]
+				p, to := st.up, st.n.name
+				if w.chance(2) {
+					p, to = st.down, st.x.name
+				}
+				d := w.pauseTime()
+				p.stalled = max(p.stalled, w.now+d)
+				w.log("net", "stall", "session %d towards %s, %v", st.id, to, d)
+			}
+		}
+	case faultFull:
+		act = func() { w.fullUntil = w.now + w.around(3*time.Second) }
+	case faultSlow:
+		act = func() {
+			w.slowUntil = w.now + w.around(3*time.Second)
+			w.log("db", "slow", "until %v", w.slowUntil)
+		}
+	case faultMove:
+		act = func() {
+			to := pick() % len(w.nodes)
+			for p := range w.etcd.desired { // all: an idle node would keep an executor's credit
+				w.etcd.desired[p] = to
+			}
+			w.log("etcd", "assign", "everything to %s", w.nodes[to].name)
+		}
+	case faultDrain:
+		act = func() {
+			if w.chance(2) {
+				w.nodes[pick()%len(w.nodes)].drain()
+			} else {
+				w.executors[pick()%len(w.executors)].drain()
+			}
+		}
+	default:
+		return false
+	}
+	if now {
+		act()
+	}
+	return true
+}
+
+// pauseTime draws how long something stands still: mostly shorter than what the protocol waits for.
+func (w *world) pauseTime() time.Duration {
+	switch w.rand.IntN(6) {
+	case 0:
+		return w.between(time.Second, 10*time.Second)
+	case 1:
+		return w.between(5*time.Second, 45*time.Second)
+	case 2:
+		return w.between(20*time.Millisecond, 100*time.Millisecond)
+	}
+	return w.between(50*time.Millisecond, 2500*time.Millisecond)
+}
+
+// calmDown ends the faults. From now on everything must come to rest.
+func (w *world) calmDown() {
+	w.calm = true
+	w.log("", "calm", "faults end")
+	bound := 15 * time.Minute // back-offs, losses and orphan timeouts one after the other
+	for _, f := range w.plan.functions {
+		if f.long {
+			bound = 90 * time.Minute
+		}
+	}
+	end := w.now + bound
+	settled := w.now + 2*time.Minute // longer than any orphan timeout and pause
+	var look func()
+	look = func() {
+		why := w.restless()
+		switch {
+		case why == "":
+			w.oracle.end()
+			w.done = true
+		case w.now >= settled && w.idle():
+			w.fail("I6: something waits, everybody is idle, and nothing happens for 10 s: %s", why)
+		case w.now >= end:
+			w.fail("no rest %v after the faults: %s", bound, why)
+		default:
+			w.after(500*time.Millisecond, look)
+		}
+	}
+	look()
+}
+
+// idle reports whether a task that could run has been waiting for 10 s in which no executor had anything to do.
+func (w *world) idle() bool {
+	const long = 10 * time.Second
+	if w.oracle.activeAt+long > w.now {
+		return false
+	}
+	for _, x := range w.executors {
+		if !x.up || x.engine.Running() > 0 {
+			return false
+		}
+	}
+	for _, t := range w.oracle.order {
+		if t.row.State.Terminal() || t.row.Record != nil || t.row.DueAt.Sub(epoch)+long > w.now {
+			continue
+		}
+		return true
+	}
+	return false
+}
+
+// restless says what is not at rest, or "".
+func (w *world) restless() string {
+	if w.clients.open > 0 {
+		return w.clients.waiting()
+	}
+	if why := w.oracle.unfinished(); why != "" {
+		return why
+	}
+	for _, x := range w.executors {
+		if !x.up {
+			return x.name + " is down"
+		}
+		if n := x.engine.Running() + x.engine.Unconfirmed(); n > 0 {
+			return sprint("%s holds %d tries", x.name, n)
+		}
+	}
+	for p := range w.etcd.holders {
+		n := w.etcd.owner(uint32(p))
+		if n == nil || !n.up || n.parts[p] != partOwned {
+			return sprint("partition %d has no owner", p)
+		}
+	}
+	for _, n := range w.nodes {
+		if !n.up {
+			continue
+		}
+		for _, s := range n.core.Stats() {
+			if !s.Open || s.Running != 0 || s.Backlog != 0 || s.Scheduled != 0 || s.Bytes != 0 {
+				return sprint("%s counts %+v", n.name, s)
+			}
+		}
+	}
+	for _, wt := range w.clients.watches {
+		if !wt.done {
+			return sprint("the watch of %s has not ended", short(wt.id))
+		}
+	}
+	return ""
+}

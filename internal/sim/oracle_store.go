@@ -1,0 +1,264 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/headrace/headrace/executor/engine"
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+type (
+	engineTry    = engine.Try
+	engineCancel = engine.Cancel
+)
+
+const (
+	causeStale    = engine.CauseStale
+	causeOrphaned = engine.CauseOrphaned
+)
+
+// applied judges what a part has changed on disk.
+func (o *oracle) applied(part *store.Part, res store.PartResult) {
+	o.activeAt = o.w.now
+	for i := range part.Changes {
+		c := &part.Changes[i]
+		if c.Op == store.PutFunc || res.Existing[i] != nil {
+			continue
+		}
+		row := *c.Task
+		if c.Op == store.Insert {
+			o.inserted(part, &row)
+			continue
+		}
+		t := o.tasks[row.ID]
+		if t == nil {
+			o.w.fail("change of %s, which is not stored", short(row.ID))
+			return
+		}
+		o.changed(part, t, &row)
+		t.row = &row
+	}
+}
+
+// inserted finds the item of the request that a new row answers for. One item gives one row (P3).
+func (o *oracle) inserted(part *store.Part, row *store.Task) {
+	w := o.w
+	r := w.clients.byID[row.RequestID]
+	if r == nil {
+		w.fail("P3: %s is stored for request %q, which nobody made", short(row.ID), row.RequestID)
+		return
+	}
+	for _, q := range part.Requests {
+		if q.ID != r.id {
+			continue
+		}
+		for i, id := range q.IDs {
+			if id != row.ID {
+				continue
+			}
+			s := r.specs[i]
+			if s.insert != nil {
+				w.fail("P3: request %s item %d is stored as %s and as %s", r.id, i, short(s.insert.row.ID), short(row.ID))
+				return
+			}
+			if row.Tenant != r.tenant || row.Function != s.function.name || !equal(row.Payload, s.payload) || row.ClientID != s.clientID {
+				w.fail("P3: request %s item %d is stored as something else", r.id, i)
+			}
+			t := &truth{spec: s, row: row}
+			s.insert = t
+			o.tasks[row.ID] = t
+			o.order = append(o.order, t)
+			return
+		}
+	}
+	w.fail("P3: %s is stored, and its commit does not remember request %s", short(row.ID), r.id)
+}
+
+// changed judges a new state of a row against the old one and against what handlers did.
+func (o *oracle) changed(part *store.Part, t *truth, row *store.Task) {
+	w, old := o.w, t.row
+	name := short(row.ID)
+	if old.State.Terminal() {
+		w.fail("P1: %s was %v and becomes %v", name, old.State, row.State)
+		return
+	}
+	if old.LastToken.After(row.LastToken) {
+		w.fail("R2: %s: %s is decided after %s", name, tokenText(row.LastToken), tokenText(old.LastToken))
+		return
+	}
+	if r := row.Record; r != nil && !r.Token.After(row.LastToken) {
+		w.fail("R3: %s: record of %s, and %s is decided", name, tokenText(r.Token), tokenText(row.LastToken))
+	}
+	if r := row.Record; r != nil && old.Record != nil && old.Record.Token.After(r.Token) {
+		w.fail("R3: %s: record of %s over one of %s", name, tokenText(r.Token), tokenText(old.Record.Token))
+	}
+	decided := row.LastToken != old.LastToken
+	var by *run // the run that the decision is about
+	for _, r := range t.runs {
+		if decided && r.token == row.LastToken {
+			by = r
+		}
+	}
+	spent := row.Attempt - old.Attempt
+	ended := row.State == task.Failed && (row.ErrClass == task.Retryable || row.ErrClass == task.Timeout || row.ErrClass == task.NonRetryable)
+	if ended {
+		spent++
+	}
+	if spent < 0 || spent > 1 {
+		w.fail("P5: %s goes from attempt %d to %d", name, old.Attempt, row.Attempt)
+	}
+	if spent == 1 {
+		o.spent(t, row, by, name)
+	}
+	lost := row.Losses - old.Losses
+	if lost < 0 && !decided || lost > 1 {
+		w.fail("P5: %s goes from %d losses to %d", name, old.Losses, row.Losses)
+	}
+	if lost == 1 {
+		o.lostTry(part, t, row, by, name)
+	}
+	if decided && (spent == 1 || row.State == task.Succeeded) && t.newest.After(row.LastToken) {
+		w.fail("P2: %s: the outcome of %s is decided and %s has started", name, tokenText(row.LastToken), tokenText(t.newest))
+	}
+	if decided && spent == 0 && lost == 0 && row.State != task.Succeeded && by != nil && by.alive() {
+		o.gaveUp(part, t, row, by, name)
+	}
+	switch row.State {
+	case task.Succeeded:
+		if by == nil || !by.reported || by.class != task.ClassNone || !equal(by.result, row.Result) {
+			w.fail("P2: %s succeeds with %s, and no such handler reported it", name, tokenText(row.LastToken))
+		}
+	case task.Failed:
+		o.deadLetter(t, row, by, name)
+	case task.Cancelled:
+		if !t.cancelAsked {
+			w.fail("%s is cancelled and nobody asked for it", name)
+		}
+		if by != nil && by.reported && by.class == task.ClassNone {
+			w.fail("R16: %s %s succeeded and becomes cancelled", name, tokenText(by.token))
+		}
+	case task.Expired:
+		ttl := row.StartTTL > 0 && w.time().After(row.FirstDueAt.Add(row.StartTTL).Add(-time.Millisecond))
+		deadline := !row.Deadline.IsZero() && w.time().After(row.Deadline.Add(-time.Millisecond))
+		if !ttl && !deadline {
+			w.fail("%s expires before its time", name)
+		}
+	}
+	if row.Cancel != nil && old.Cancel == nil && !t.cancelAsked {
+		w.fail("%s has a cancel and nobody asked for it", name)
+	}
+}
+
+// spent judges that an attempt is spent by a failure or timeout of a handler, once each (P5).
+func (o *oracle) spent(t *truth, row *store.Task, by *run, name string) {
+	w := o.w
+	switch {
+	case by == nil:
+		w.fail("P5: %s spends an attempt, and %s has not started", name, tokenText(row.LastToken))
+	case by.reported && (by.class == task.Retryable || by.class == task.NonRetryable || by.class == task.Timeout):
+	case by.timeout > 0 && w.now-by.startedAt >= by.timeout*96/100: // by the owner's own clock (R18)
+	default:
+		w.fail("P5: %s spends an attempt for %s, whose handler did not fail", name, tokenText(by.token))
+	}
+}
+
+// lostTry judges that a loss is one (R7, R17): of a try that started, whose process is dead or was not
+// answered for the orphan timeout.
+func (o *oracle) lostTry(part *store.Part, t *truth, row *store.Task, by *run, name string) {
+	w := o.w
+	t.losses++
+	if by == nil {
+		w.fail("P5: %s counts a loss, and %s has not started", name, tokenText(row.LastToken))
+		return
+	}
+	if by.dead || by.reported && by.class == task.ExecutorLost {
+		return
+	}
+	if by.reported && by.ended {
+		// Its outcome may be on its way, or lost: then the owner must have waited all the same.
+		w.log("", "note", "%s %s ended and is counted lost", name, tokenText(by.token))
+	}
+	least := min(t.orphan(), task.DefaultOrphanTimeout) * 98 / 100
+	since := o.answeredAt[key{by.x, by.life, row.ID.Partition()}]
+	for _, ra := range o.raises[row.ID.Partition()] {
+		if ra.epoch == part.Epoch && by.token.Epoch < part.Epoch {
+			since = max(since, ra.at)
+		}
+	}
+	if w.now-since < least {
+		w.fail("R7: %s %s counts as lost %v after its owner's last answer, and its process is alive", name, tokenText(by.token), w.now-since)
+	}
+}
+
+// gaveUp judges a decision that is neither outcome nor loss about a run that goes on: only a drained, cancelled,
+// expired or voided one may be.
+func (o *oracle) gaveUp(part *store.Part, t *truth, row *store.Task, by *run, name string) {
+	if row.State.Terminal() || by.token.Epoch < part.Epoch {
+		return
+	}
+	o.w.fail("R2: %s: %s is given up and its handler runs", name, tokenText(by.token))
+}
+
+// deadLetter judges the reason of a failure.
+func (o *oracle) deadLetter(t *truth, row *store.Task, by *run, name string) {
+	w := o.w
+	most := row.MaxAttempts
+	if most == 0 {
+		most = t.spec.function.policy.WithDefaults().MaxAttempts
+	}
+	switch row.ErrClass {
+	case task.Retryable, task.Timeout:
+		if row.Attempt < most {
+			w.fail("%s fails for good at attempt %d of %d", name, row.Attempt, most)
+		}
+	case task.NonRetryable:
+		if by == nil || by.class != task.NonRetryable {
+			w.fail("%s fails as non-retryable and no handler said so", name)
+		}
+	case task.ExecutorLost:
+		if row.Losses < task.MaxLosses {
+			w.fail("%s fails as lost after %d losses", name, row.Losses)
+		}
+	default:
+		w.fail("%s fails with class %q", name, row.ErrClass)
+	}
+}
+
+// unfinished names a task that is not at its end, or "".
+func (o *oracle) unfinished() string {
+	for _, t := range o.order {
+		if !t.row.State.Terminal() {
+			return sprint("%s is %v at attempt %d, due %v", short(t.row.ID), t.row.State, t.row.Attempt, t.row.DueAt.Sub(epoch))
+		}
+		for _, r := range t.runs {
+			if r.alive() {
+				return sprint("%s %s still runs", short(t.row.ID), tokenText(r.token))
+			}
+		}
+	}
+	return ""
+}
+
+// end judges the whole: requests and tasks match one to one, and the store agrees with what was seen.
+func (o *oracle) end() {
+	w := o.w
+	for _, r := range w.clients.requests {
+		for i, it := range r.items {
+			if it.Err != nil {
+				continue
+			}
+			row, err := w.store.Get(background, it.ID)
+			if err != nil || !row.State.Terminal() {
+				w.fail("P1: request %s item %d was acknowledged as %s: %v", r.id, i, short(it.ID), err)
+				return
+			}
+		}
+	}
+	for _, t := range o.order {
+		row, err := w.store.Get(background, t.row.ID)
+		if err != nil || row.State != t.row.State || row.Attempt != t.row.Attempt {
+			w.fail("P1: %s ended as %v, the store has %v", short(t.row.ID), t.row.State, err)
+		}
+	}
+}

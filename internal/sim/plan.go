@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/task"
+)
+
+// The kinds of faults that a plan draws from.
+const (
+	faultNodeCrash  = "node-crash"  // kill -9 of a node; it starts again
+	faultNodePause  = "node-pause"  // SIGSTOP of a node
+	faultExecCrash  = "exec-crash"  // kill -9 of an executor; another starts under its name
+	faultExecPause  = "exec-pause"  // SIGSTOP of an executor and its handlers
+	faultCut        = "cut"         // a stream ends: messages are lost or still arrive late
+	faultStall      = "stall"       // a stream delivers nothing for a while, then everything
+	faultLostAnswer = "lost-answer" // a submitter's call or answer is lost: it tries again
+	faultUnknown    = "unknown"     // commits whose outcome nobody tells
+	faultFull       = "full"        // the disk is full for a while
+	faultSlow       = "slow"        // the database stalls
+	faultRead       = "read"        // reads fail
+	faultMove       = "move"        // partitions change their owner in order
+	faultLease      = "lease"       // keep-alives are lost: a node loses its keys while it runs
+	faultDrain      = "drain"       // nodes and executors shut down in order
+	faultCancel     = "cancel"      // tasks are cancelled
+	faultFail       = "fail"        // handlers fail, finally too
+	faultThrottle   = "throttle"    // handlers throttle and snooze
+	faultHang       = "hang"        // handlers outlive their timeout
+	faultStubborn   = "stubborn"    // handlers don't obey a cancel
+	faultDrift      = "drift"       // executors' clocks run at other rates, up to 4 %
+)
+
+var faultKinds = []string{faultNodeCrash, faultNodePause, faultExecCrash, faultExecPause, faultCut, faultStall, faultLostAnswer,
+	faultUnknown, faultFull, faultSlow, faultRead, faultMove, faultLease, faultDrain, faultCancel, faultFail, faultThrottle,
+	faultHang, faultStubborn, faultDrift}
+
+// a functionPlan is one function with the character of its handlers.
+type functionPlan struct {
+	tenant, name string
+	policy       task.Policy
+	typical      time.Duration // of its handlers' run
+	long         bool          // some of its handlers run for an hour
+}
+
+// plan is what one seed does.
+type plan struct {
+	seed       uint64
+	nodes      int
+	executors  int
+	partitions int
+	slots      int
+	tasks      int
+	functions  []functionPlan
+	busy       time.Duration // submits and faults happen in this time
+	every      time.Duration // between two faults, on average
+	delay      time.Duration // of a message, on average
+	commit     time.Duration // of a commit, on average
+	bursts     bool          // tasks come in bursts
+	sameName   bool          // all executors have one name
+	delayed    bool          // some tasks have due times, TTLs, deadlines
+	config     core.Config
+	faults     map[string]bool
+}
+
+// newPlan draws a plan. Faults of the kinds in without are never drawn; with only, those and no others are.
+func newPlan(seed uint64, r *rand.Rand, without, only []string) *plan {
+	p := &plan{
+		seed:       seed,
+		nodes:      1 + r.IntN(2),
+		executors:  1 + r.IntN(3),
+		partitions: 1 + r.IntN(3),
+		slots:      1 + r.IntN(6),
+		tasks:      5 + r.IntN(60),
+		busy:       time.Duration(20+r.IntN(70)) * time.Second,
+		every:      time.Duration(2+r.IntN(10)) * time.Second,
+		delay:      []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond}[r.IntN(3)],
+		commit:     []time.Duration{time.Millisecond, 5 * time.Millisecond, 40 * time.Millisecond}[r.IntN(3)],
+		bursts:     r.IntN(3) == 0,
+		delayed:    r.IntN(2) == 0,
+		sameName:   r.IntN(4) == 0,
+		faults:     map[string]bool{},
+	}
+	if p.bursts {
+		p.tasks += r.IntN(200)
+	}
+	quiet := r.IntN(12) == 0
+	for _, kind := range faultKinds {
+		drawn := r.IntN(2) == 0 && !quiet
+		if len(only) > 0 {
+			drawn = slices.Contains(only, kind)
+		}
+		p.faults[kind] = drawn && !slices.Contains(without, kind)
+	}
+	p.config = core.Config{Slice: 256}
+	if r.IntN(2) == 0 { // small windows: cursors, refills and slices at work
+		p.config.WindowTasks = 1 + r.IntN(8)
+		p.config.WindowBytes = 200 + r.IntN(2000)
+		p.config.NodeWindowBytes = 4000 + r.IntN(20_000)
+		p.config.CommitChanges = 5 + r.IntN(50)
+		p.config.Slice = 8 + r.IntN(40)
+		p.config.InlineBytes = 100 + r.IntN(1000)
+		p.config.TimerTasks = 2 + r.IntN(20)
+		p.config.TimerHorizon = time.Duration(1+r.IntN(30)) * time.Second
+		p.config.SessionBytes = 500 + r.IntN(5000)
+	}
+	tenants := 1 + r.IntN(4)
+	for t := range tenants {
+		for f := range 1 + r.IntN(2) {
+			p.functions = append(p.functions, p.drawFunction(r, fmt.Sprintf("t%d", t), fmt.Sprintf("f%d", f)))
+		}
+	}
+	return p
+}
+
+func (p *plan) drawFunction(r *rand.Rand, tenant, name string) functionPlan {
+	f := functionPlan{tenant: tenant, name: name,
+		typical: []time.Duration{5 * time.Millisecond, 300 * time.Millisecond, 4 * time.Second}[r.IntN(3)]}
+	f.policy = task.Policy{
+		Version:     1,
+		MaxAttempts: 1 + r.IntN(4),
+		Backoff:     task.Backoff{Base: time.Duration(1+r.IntN(3000)) * time.Millisecond, Factor: 2, Max: 20 * time.Second},
+		Exclusive:   r.IntN(3) == 0,
+	}
+	if r.IntN(3) == 0 {
+		f.policy.OrphanTimeout = time.Duration(10+r.IntN(50)) * time.Second
+	}
+	if r.IntN(3) == 0 || p.faults[faultHang] {
+		f.policy.Timeout = f.typical*2 + time.Duration(r.IntN(5000))*time.Millisecond
+	}
+	if r.IntN(3) == 0 {
+		f.policy.CancelGrace = time.Duration(2+r.IntN(20)) * time.Second
+	}
+	f.long = f.policy.Timeout == 0 && r.IntN(60) == 0
+	return f
+}
+
+func (p *plan) String() string {
+	var on []string
+	for _, kind := range faultKinds {
+		if p.faults[kind] {
+			on = append(on, kind)
+		}
+	}
+	return fmt.Sprintf("%d nodes, %d executors × %d slots, %d partitions, %d tasks of %d functions in %v, faults: %s",
+		p.nodes, p.executors, p.slots, p.partitions, p.tasks, len(p.functions), p.busy, strings.Join(on, " "))
+}

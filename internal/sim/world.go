@@ -1,0 +1,205 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/store/memstore"
+)
+
+// epoch is where virtual time starts.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Options narrow a run. They are the flags of the test.
+type Options struct {
+	Lines   int      // of the trace to keep
+	Without []string // kinds of faults that don't happen
+	Only    []string // if any: only these kinds happen
+}
+
+// Result is what one seed gave.
+type Result struct {
+	Seed    uint64
+	Failure string // "" if nothing was wrong
+	Plan    string
+	Trace   string // of a failure
+	Events  uint64
+	Virtual time.Duration
+	Starts  int // of handlers
+}
+
+// Run runs one seed. A seed that fails is run once more with its trace on.
+func Run(seed uint64, o Options) Result {
+	w := newWorld(seed, o, false)
+	w.run()
+	if w.failure == "" {
+		return w.result()
+	}
+	first := w.failure
+	w = newWorld(seed, o, true)
+	w.run()
+	r := w.result()
+	r.Trace = w.trace.String()
+	if w.failure != first {
+		r.Failure = fmt.Sprintf("not deterministic: first %q, then %q", first, w.failure)
+	}
+	return r
+}
+
+// process is a node or an executor: something that can be stopped and killed.
+type process struct {
+	name        string
+	up          bool
+	life        int           // counts its starts: what an earlier life has scheduled is void
+	pausedUntil time.Duration // SIGSTOP: until then nothing happens in it
+	stopped     time.Duration // how long it has been stopped, in all
+	rate        float64       // of its clock
+}
+
+// clock returns the process's time at a moment of the world.
+func (p *process) clock(at time.Duration) time.Time {
+	return epoch.Add(time.Duration(float64(at) * p.rate))
+}
+
+// when is the inverse: how long from now the process's clock shows t.
+func (w *world) when(p *process, t time.Time) time.Duration {
+	return max(time.Duration(float64(t.Sub(epoch))/p.rate)+1-w.now, 0)
+}
+
+// world is one run.
+type world struct {
+	plan      *plan
+	rand      *rand.Rand
+	queue     queue
+	now       time.Duration
+	events    uint64
+	trace     trace
+	oracle    oracle
+	store     *memstore.Store
+	etcd      *etcd
+	nodes     []*node
+	executors []*executor
+	streams   []*stream // in the order in which they were opened
+	sessions  core.SessionID
+	clients   clients
+	calm      bool // faults have ended
+	fullUntil time.Duration
+	slowUntil time.Duration
+	done      bool
+	failure   string
+}
+
+func newWorld(seed uint64, o Options, traced bool) *world {
+	w := &world{rand: rand.New(rand.NewPCG(seed, 0x48656164)), store: memstore.New()}
+	w.plan = newPlan(seed, w.rand, o.Without, o.Only)
+	w.trace = trace{on: traced, most: max(o.Lines, 1)}
+	w.oracle = newOracle(w)
+	w.etcd = newEtcd(w)
+	for i := range w.plan.nodes {
+		w.nodes = append(w.nodes, newNode(w, i))
+	}
+	for i := range w.plan.executors {
+		w.executors = append(w.executors, newExecutor(w, i))
+	}
+	return w
+}
+
+// run plays the plan to its end, or to the first failure.
+func (w *world) run() {
+	defer func() {
+		if r := recover(); r != nil {
+			if w.failure == "" {
+				w.fail("panic: %v\n%s", r, shortStack())
+			}
+		}
+	}()
+	for _, n := range w.nodes {
+		n.start()
+	}
+	for _, x := range w.executors {
+		x.start()
+	}
+	w.clients.begin(w)
+	w.beginFaults()
+	w.after(w.plan.busy, w.calmDown)
+	for w.failure == "" && !w.done && len(w.queue.events) > 0 {
+		e := w.queue.pop()
+		w.now = e.at
+		w.events++
+		if w.events > 3_000_000 {
+			w.fail("livelock: %d events", w.events)
+		}
+		e.run()
+	}
+	if w.failure == "" && !w.done {
+		w.fail("nothing left to happen")
+	}
+}
+
+func (w *world) result() Result {
+	return Result{Seed: w.plan.seed, Failure: w.failure, Plan: w.plan.String(), Events: w.events, Virtual: w.now, Starts: w.oracle.starts}
+}
+
+// fail notes what is wrong and ends the run. The first failure counts.
+func (w *world) fail(format string, args ...any) {
+	if w.failure == "" {
+		w.failure = fmt.Sprintf(format, args...)
+		w.log("", "FAILURE", "%s", w.failure)
+	}
+}
+
+func (w *world) log(who, what, format string, args ...any) {
+	if w.trace.on {
+		w.trace.line(w.now, who, what, format, args...)
+	}
+}
+
+// time is the world's time, which is the database's and the nodes'.
+func (w *world) time() time.Time { return epoch.Add(w.now) }
+
+// after schedules something that no process does: the network, etcd, a database.
+func (w *world) after(d time.Duration, run func()) { w.queue.push(w.now+max(d, 0), run) }
+
+// on schedules something that a process does. It does not happen if the process dies before, and waits
+// while the process is stopped.
+func (w *world) on(p *process, d time.Duration, run func()) {
+	life := p.life
+	var step func()
+	step = func() {
+		switch {
+		case !p.up || p.life != life:
+		case p.pausedUntil > w.now:
+			// What has gathered happens in about the old order: messages of a stream keep theirs anyway.
+			w.queue.push(p.pausedUntil+w.around(200*time.Microsecond), step)
+		default:
+			run()
+		}
+	}
+	w.queue.push(w.now+max(d, 0), step)
+}
+
+// around draws an exponential duration with a mean, at most ten times as long.
+func (w *world) around(mean time.Duration) time.Duration {
+	return min(time.Duration(w.rand.ExpFloat64()*float64(mean)), 10*mean)
+}
+
+// between draws a duration in [low, high).
+func (w *world) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(w.rand.Int64N(int64(high-low)))
+}
+
+// chance is true with probability one in n.
+func (w *world) chance(n int) bool { return w.rand.IntN(n) == 0 }
+
+// faulty reports whether a kind of fault may happen now.
+func (w *world) faulty(kind string) bool { return !w.calm && w.plan.faults[kind] }
+
+func (w *world) pause(p *process, d time.Duration) {
+	if p.up && p.pausedUntil <= w.now {
+		p.pausedUntil = w.now + d
+		p.stopped += d
+		w.log(p.name, "pause", "%v", d)
+	}
+}
