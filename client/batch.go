@@ -31,7 +31,7 @@ type item struct {
 type batch struct {
 	id    [16]byte
 	items []*item
-	sent  bool // an earlier call may have reached a server, and was not answered for all items
+	sent  bool // an earlier call may have reached a server, was not answered for all items, and may act yet
 	tries int  // calls since it was made, for the back-off
 
 	// Of the coalescer, guarded by its mu.
@@ -77,7 +77,7 @@ func (c *Client) call(ctx context.Context, b *batch) (answers []itemAnswer, unse
 	if err != nil {
 		v, after, public := judge(err)
 		for i := range answers {
-			answers[i] = itemAnswer{verdict: v, after: after, outcome: Outcome{Err: public}}
+			answers[i] = itemAnswer{verdict: v, after: after, outcome: Outcome{Err: b.doubt(v, public)}}
 		}
 		unsent = v == ambiguous && to.Addr == nil
 		c.noteFailure(ctx, v, public)
@@ -90,11 +90,20 @@ func (c *Client) call(ctx context.Context, b *batch) (answers []itemAnswer, unse
 			continue
 		}
 		v, after, public := judgeItem(o.Error)
-		answers[i] = itemAnswer{verdict: v, after: after, outcome: Outcome{Err: public}}
+		answers[i] = itemAnswer{verdict: v, after: after, outcome: Outcome{Err: b.doubt(v, public)}}
 		if v != refused && !noted {
 			c.noteFailure(ctx, v, public)
 			noted = true
 		}
 	}
 	return answers, false
+}
+
+// doubt adds to a refusal for good that an earlier call had no answer, and may have stored the task
+// before, say, the key was revoked. What is wrong with the task itself was so then, too.
+func (b *batch) doubt(v verdict, err error) error {
+	if e, ok := err.(*Error); !b.sent || v != refused || !ok || e.Code == codes.InvalidArgument {
+		return err
+	}
+	return fmt.Errorf("%w: an earlier call had no answer, the next was refused: %w", ErrOutcomeUnknown, err)
 }

@@ -22,8 +22,8 @@ import (
 //	queued (item) ─────────────────────▶ calling ─────────────────▶ over
 //	   ▲                                  │ ▲ │
 //	   └───── no server can have seen it ─┘ │ └─▶ waiting (batch): after a lost answer the same batch
-//	                                        │       with the same id; after "not now" a new one of those
-//	                                        └────── items, exactly when the server said
+//	                                        │       with the same id; after "not now" of its first call a
+//	                                        └────── new one of those items, exactly when the server said
 //
 // A caller whose context ends leaves alone: its item stays in a batch that was sent and must stay the
 // same, and leaves any other. A batch that nobody waits for is given up.
@@ -188,25 +188,25 @@ func (q *coalescer) settle(b *batch, answers []itemAnswer, unsent bool) {
 		switch {
 		case a.stored || a.verdict == refused:
 			q.finish(it, a.outcome)
-		case a.verdict == ambiguous:
-			lost, after = true, max(after, a.after)
-			it.last = a.outcome.Err
 		default:
+			lost, after = lost || a.verdict == ambiguous, max(after, a.after)
 			it.last = a.outcome.Err
 		}
 	}
 	switch {
 	case b.live == 0:
-	case lost: // those that are refused for now stay with it: it may store them yet
+	case lost:
 		b.sent = true
 		q.wait(b, max(after, backoff(b.tries)))
+	case b.sent:
+		q.wait(b, after)
 	default:
-		b.sent = false
 		q.postpone(b, answers)
 	}
 }
 
-// postpone handles the items of b that are refused for now; no others are left.
+// postpone handles the items of b that its only call refused for now; no others are left. Were there an
+// earlier call without an answer, it could store them yet, and a new id would make a second task.
 func (q *coalescer) postpone(b *batch, answers []itemAnswer) {
 	var groups [][]*item // each with its pause; mostly there is one
 	var pauses []time.Duration

@@ -30,11 +30,8 @@ import (
 // cut, and a script can stand between a submit and its storing.
 type fakeServer struct {
 	headracev1.UnimplementedTaskServiceServer
-	srv *grpc.Server
-	lis interface {
-		net.Listener
-		DialContext(context.Context) (net.Conn, error)
-	}
+	srv    *grpc.Server
+	dialer // of its network
 	served chan struct{}
 
 	// submit, if set, handles the n-th SubmitBatch, n from 1. commit stores and answers it.
@@ -54,16 +51,21 @@ type fakeServer struct {
 	changed  chan struct{} // closed and replaced at each change of a task
 }
 
+type dialer interface {
+	DialContext(context.Context) (net.Conn, error)
+}
+
 func newFake() *fakeServer {
+	lis := bufconn.Listen(1 << 20)
 	s := &fakeServer{
 		requests: map[string]*headracev1.SubmitOutcome{},
 		changed:  make(chan struct{}),
 		served:   make(chan struct{}),
-		lis:      bufconn.Listen(1 << 20),
+		dialer:   lis,
 	}
 	s.srv = grpc.NewServer(append(grpcx.ServerOptions(0, 0), grpc.WaitForHandlers(true))...)
 	headracev1.RegisterTaskServiceServer(s.srv, s)
-	go func() { defer close(s.served); s.srv.Serve(s.lis) }()
+	go func() { defer close(s.served); s.srv.Serve(lis) }()
 	return s
 }
 
@@ -83,13 +85,18 @@ func (s *fakeServer) stop() { s.srv.Stop(); <-s.served }
 
 func (s *fakeServer) connect(ctx context.Context, _ string) (net.Conn, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.dials++
-	if s.refusing {
+	refusing := s.refusing
+	s.mu.Unlock()
+	if refusing {
 		return nil, errors.New("connection refused")
 	}
-	conn, err := s.lis.DialContext(ctx)
-	s.conns = append(s.conns, conn)
+	conn, err := s.DialContext(ctx)
+	if err == nil {
+		s.mu.Lock()
+		s.conns = append(s.conns, conn)
+		s.mu.Unlock()
+	}
 	return conn, err
 }
 
@@ -99,9 +106,7 @@ func (s *fakeServer) cut(refusing bool) {
 	defer s.mu.Unlock()
 	s.refusing = refusing
 	for _, c := range s.conns {
-		if c != nil {
-			c.Close()
-		}
+		c.Close()
 	}
 	s.conns = nil
 }

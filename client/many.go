@@ -116,9 +116,10 @@ func (m *many) settle(ctx context.Context, b *batch, answers []itemAnswer) *batc
 	switch {
 	case len(open) == 0:
 		return nil
-	case lost: // those that are refused for now stay with it: it may store them yet
+	case lost:
 		b.sent = true
 		after = max(after, backoff(b.tries))
+	case b.sent: // refused for now, but an earlier call may store them yet: the same id, then
 	case m.c.cfg.FailOnBackpressure:
 		for _, it := range open {
 			m.out[it.pos].Err = it.last

@@ -152,8 +152,8 @@ func TestLostAnswersMakeNoSecondTask(t *testing.T) {
 		for _, req := range s.calls {
 			id := string(req.RequestId)
 			before := first[id]
-			if len(id) != 16 || req.Retry != (before != nil) {
-				t.Errorf("call with id %x has retry=%v, seen before: %v", id, req.Retry, before != nil)
+			if len(id) != 16 || before != nil && !req.Retry { // a first call may be lost on its way
+				t.Errorf("call with id %x has retry=%v, but was seen before", id, req.Retry)
 			}
 			if before == nil {
 				first[id] = req
