@@ -10,16 +10,20 @@ import (
 // errClosed is the reason of a session that the core ended.
 var errClosed = errors.New("closed by the node: its session is replaced or over")
 
-// takeEffects does what the core asks for. Doing it may end in a panic of the core (a dropped partition
-// leaves effects of its own), so it goes on until nothing is left.
+// takeEffects does what the core asks for. To do it may call the core (a lost partition ends its watches), so
+// it looks once more where that happened; work that is left for other reasons is what Next tells.
 func (l *Loop) takeEffects() {
-	for {
+	for range 3 {
 		var fx *core.Effects
 		l.enter("take", func(c *core.Core) { fx = c.Take() })
 		if fx == nil {
 			return
 		}
+		entered := l.entered
 		l.apply(fx)
+		if l.entered == entered {
+			return
+		}
 	}
 }
 

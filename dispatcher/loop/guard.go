@@ -66,6 +66,7 @@ func (l *Loop) try(f func(*core.Core)) (failed any, stack []byte) {
 			failed, stack = r, debug.Stack()
 		}
 	}()
+	l.entered++
 	failpoint.Hit("loop.core.enter")
 	f(l.core)
 	return nil, nil

@@ -90,6 +90,7 @@ type Loop struct {
 	// Run's goroutine only:
 	core     *core.Core
 	gen      uint64 // of the core: grows when a new one begins; answers to an older one are dropped
+	entered  uint64 // calls of the core
 	draining bool
 	trusted  time.Time
 	workers  []*workers // by database

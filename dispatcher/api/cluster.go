@@ -1,0 +1,89 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/shard"
+)
+
+// Cluster service states of a partition.
+const (
+	partitionOpen    = "open"
+	partitionOpening = "opening"
+	partitionOwned   = "owned" // by another node, which knows more
+	partitionNone    = "none"
+)
+
+// ClusterInfo is the ClusterService.
+type ClusterInfo struct {
+	headracev1.UnimplementedClusterServiceServer
+	*Services
+}
+
+// ListNodes returns the nodes by id.
+func (s *ClusterInfo) ListNodes(context.Context, *headracev1.ListNodesRequest) (*headracev1.ListNodesResponse, error) {
+	d := s.cluster.Directory()
+	owned := ownedBy(d)
+	res := &headracev1.ListNodesResponse{}
+	for _, n := range d.Nodes {
+		m := &headracev1.Node{
+			Id: string(n.ID), Name: n.Name, Address: n.Addr, Version: n.Version, StartTime: stamp(n.StartedAt),
+			Partitions: owned[n.ID], Leader: n.ID == d.Leader,
+		}
+		if m.Id == s.cfg.NodeID && s.cfg.Self != nil {
+			s.cfg.Self(m)
+		}
+		res.Nodes = append(res.Nodes, m)
+	}
+	return res, nil
+}
+
+// ListPartitions returns the partitions by number.
+func (s *ClusterInfo) ListPartitions(context.Context, *headracev1.ListPartitionsRequest) (*headracev1.ListPartitionsResponse, error) {
+	d := s.cluster.Directory()
+	stats := s.engine.Partitions()
+	res := &headracev1.ListPartitionsResponse{}
+	for _, p := range d.Partitions {
+		m := &headracev1.Partition{Id: p.ID, NodeId: string(d.Owners[p.ID]), State: partitionNone}
+		switch {
+		case m.NodeId == s.cfg.NodeID && m.NodeId != "":
+			m.State = partitionOpening
+		case m.NodeId != "":
+			m.State = partitionOwned
+		}
+		if i := slices.IndexFunc(stats, func(st core.PartitionStat) bool { return st.Partition == p.ID }); i >= 0 {
+			st := stats[i]
+			m.Epoch, m.Backlog, m.Scheduled, m.Running = st.Epoch, st.Backlog, st.Scheduled, st.Running
+			if st.Open {
+				m.State = partitionOpen
+			}
+		}
+		res.Partitions = append(res.Partitions, m)
+	}
+	slices.SortFunc(res.Partitions, func(a, b *headracev1.Partition) int { return cmp.Compare(a.Id, b.Id) })
+	return res, nil
+}
+
+// ownedBy turns owners around: partitions by node, ascending.
+func ownedBy(d *shard.Directory) map[shard.NodeID][]uint32 {
+	out := map[shard.NodeID][]uint32{}
+	for _, p := range slices.Sorted(maps.Keys(d.Owners)) {
+		out[d.Owners[p]] = append(out[d.Owners[p]], p)
+	}
+	return out
+}
+
+// directory is what executors are told.
+func directory(d *shard.Directory) *headracev1.DirectoryResponse {
+	owned := ownedBy(d)
+	res := &headracev1.DirectoryResponse{Version: uint64(d.Version)}
+	for _, n := range d.Nodes {
+		res.Nodes = append(res.Nodes, &headracev1.DirectoryNode{Id: string(n.ID), Address: n.Addr, Partitions: owned[n.ID]})
+	}
+	return res
+}

@@ -1,0 +1,164 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+// resolve finds the id that a reference names. Errors: *task.FieldError, store.ErrNotFound.
+func (s *Services) resolve(ctx context.Context, tenant string, ref *headracev1.TaskRef) (task.ID, error) {
+	if err := task.Name("tenant", tenant); err != nil {
+		return task.ID{}, err
+	}
+	switch r := ref.GetRef().(type) {
+	case *headracev1.TaskRef_Id:
+		id, err := task.ParseID(r.Id)
+		if err != nil {
+			return task.ID{}, &task.FieldError{Field: "task.id", Value: r.Id, Want: "26 characters of a-z and 2-7"}
+		}
+		return id, nil
+	case *headracev1.TaskRef_ClientId:
+		if err := task.ClientID("task.client_id", r.ClientId); err != nil {
+			return task.ID{}, err
+		}
+		for _, db := range s.cfg.Databases {
+			id, err := db.ByClientID(ctx, tenant, r.ClientId)
+			if !errors.Is(err, store.ErrNotFound) {
+				return id, err
+			}
+		}
+		return task.ID{}, store.ErrNotFound
+	}
+	return task.ID{}, &task.FieldError{Field: "task", Want: "an id or a client_id"}
+}
+
+// read returns a task with its payload and what the owner knows of it (nil: nothing). A task of another
+// tenant is not found, by the same path as one that never was.
+func (s *Services) read(ctx context.Context, tenant string, id task.ID) (*store.Task, *core.View, error) {
+	t, err := s.storeOf(id).Get(ctx, id)
+	if err != nil {
+		return nil, nil, fmt.Errorf("get task %s: %w", id, err)
+	}
+	if t.Tenant != tenant {
+		return nil, nil, store.ErrNotFound
+	}
+	if t.State.Terminal() {
+		return t, nil, nil
+	}
+	views, err := s.views(ctx, []task.ID{id})
+	if err != nil {
+		return nil, nil, err
+	}
+	live := views[0]
+	if live.task == nil {
+		return t, nil, nil
+	}
+	// The memory's row is what was committed last, maybe later than our read; large fields stay on disk.
+	if live.task.State.Terminal() {
+		if t, err = s.storeOf(id).Get(ctx, id); err != nil {
+			return nil, nil, fmt.Errorf("get task %s: %w", id, err)
+		}
+		return t, nil, nil
+	}
+	merged := *live.task
+	merged.Payload = t.Payload
+	return &merged, &live.view, nil
+}
+
+// lived is what the core's memory has of a task; no task: it is not there.
+type lived struct {
+	task *store.Task
+	view core.View
+}
+
+// viewSlice bounds how many tasks one look at the core takes.
+const viewSlice = 256
+
+// views looks up tasks in the core's memory, in slices; each slice is consistent.
+func (s *Services) views(ctx context.Context, ids []task.ID) ([]lived, error) {
+	out := make([]lived, len(ids))
+	for from := 0; from < len(ids); from += viewSlice {
+		part := out[from:min(from+viewSlice, len(ids))]
+		// A caller that gives up leaves part to the look that may still run: out is not used then.
+		if err := s.engine.Do(ctx, func(c *core.Core) {
+			for i := range part {
+				if t, v, ok := c.View(ids[from+i]); ok {
+					part[i] = lived{t, v}
+				}
+			}
+		}); err != nil {
+			return nil, fmt.Errorf("look at the owner: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// Get returns one task, with payload and result.
+func (s *Tasks) Get(ctx context.Context, req *headracev1.GetRequest) (*headracev1.GetResponse, error) {
+	id, err := s.resolve(ctx, req.Tenant, req.Task)
+	if err != nil {
+		return nil, err
+	}
+	t, v, err := s.read(ctx, req.Tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	m := describe(t, v)
+	m.Payload, m.Result = t.Payload, t.Result
+	return &headracev1.GetResponse{Task: m}, nil
+}
+
+// ListAttempts returns a task's tries.
+func (s *Tasks) ListAttempts(ctx context.Context, req *headracev1.ListAttemptsRequest) (*headracev1.ListAttemptsResponse, error) {
+	id, err := s.resolve(ctx, req.Tenant, req.Task)
+	if err != nil {
+		return nil, err
+	}
+	t, v, err := s.read(ctx, req.Tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	return &headracev1.ListAttemptsResponse{Attempts: attempts(t, v), Total: uint32(t.TriesTotal)}, nil
+}
+
+// maxReason bounds the reason of a cancel, in bytes.
+const maxReason = 255
+
+// Cancel stops a task.
+func (s *Tasks) Cancel(ctx context.Context, req *headracev1.CancelRequest) (*headracev1.CancelResponse, error) {
+	if err := s.admit(); err != nil {
+		return nil, err
+	}
+	id, err := s.resolve(ctx, req.Tenant, req.Task)
+	if err != nil {
+		return nil, err
+	}
+	if len(req.Reason) > maxReason || !plain(req.Reason) {
+		return nil, &task.FieldError{Field: "reason", Value: req.Reason, Want: "at most 255 bytes of UTF-8 without control characters"}
+	}
+	answer, err := s.engine.Cancel(ctx, core.Cancel{Tenant: req.Tenant, ID: id, Reason: req.Reason})
+	if err == nil {
+		err = answer.Err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cancel task %s: %w", id, err)
+	}
+	res := &headracev1.CancelResponse{Outcome: answer.Outcome}
+	if answer.Task != nil && answer.Task.Tenant == req.Tenant {
+		views, err := s.views(ctx, []task.ID{id})
+		if err != nil {
+			return nil, err
+		}
+		res.Task = describe(answer.Task, nil)
+		if live := views[0]; live.task != nil && !answer.Task.State.Terminal() {
+			res.Task = describe(live.task, &live.view)
+		}
+	}
+	return res, nil
+}

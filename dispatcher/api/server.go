@@ -1,0 +1,187 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+// Engine is the node's loop as the services need it. The methods are described there.
+type Engine interface {
+	Submit(ctx context.Context, s *core.Submit) (core.SubmitAnswer, error)
+	Cancel(ctx context.Context, c core.Cancel) (core.CancelAnswer, error)
+	Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error)
+	Do(ctx context.Context, f func(*core.Core)) error
+	Pick(a, b uint32, n int) (partition uint32, ok bool)
+	Partitions() []core.PartitionStat
+}
+
+// Cluster is what the services need of the membership.
+type Cluster interface {
+	// Directory is never changed after it was published.
+	Directory() *shard.Directory
+}
+
+// Config says what the services serve. The zero value of a field is its documented default.
+type Config struct {
+	NodeID     string
+	Version    string // of the binary, for people
+	StartedAt  time.Time
+	Databases  []store.Store // Required. With several, DatabaseOf says which holds a partition
+	DatabaseOf func(partition uint32) int
+	// Secret keys page tokens and shards. It must be the same on all nodes and for ever. Required.
+	Secret string
+
+	Now        func() time.Time // time.Now
+	MaxPayload int              // bytes; task.MaxPayload. Up to task.MaxPayloadConfig
+	MaxWatches int              // open waits of a tenant; task.MaxWatches
+	ShardSize  int              // partitions of a tenant; 4
+	// Load says how near the node is to refusing submits (0 to 1), and how many tries it starts a
+	// second (0: unknown). Nil: nothing is known.
+	Load func() (pressure, rate float64)
+	// Self fills in what only this node knows of itself for ListNodes. Nil: nothing.
+	Self   func(*headracev1.Node)
+	Logger *zap.Logger // nil: silent
+}
+
+// Services are the node's gRPC services.
+type Services struct {
+	cfg     Config
+	engine  Engine
+	cluster Cluster
+	log     *zap.Logger
+	shards  shards
+
+	draining  chan struct{} // closed by Drain
+	drainOnce sync.Once
+
+	mu      sync.Mutex     // guards following
+	waits   map[string]int // open ones by tenant
+	changed chan struct{}  // closed and replaced when the directory changes
+
+	inFlight atomic.Int64 // payload bytes of submits that are not answered yet
+}
+
+// New returns the services. Register them with Register.
+func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
+	if len(cfg.Databases) == 0 {
+		return nil, errors.New("new api: no databases")
+	}
+	if cfg.Secret == "" {
+		return nil, errors.New("new api: Secret is required")
+	}
+	if cfg.MaxPayload == 0 {
+		cfg.MaxPayload = task.MaxPayload
+	}
+	if err := task.Duration("MaxPayload", time.Duration(cfg.MaxPayload), 1, task.MaxPayloadConfig); err != nil {
+		return nil, errors.New("new api: MaxPayload: want 1 to 16777216 bytes")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.MaxWatches == 0 {
+		cfg.MaxWatches = task.MaxWatches
+	}
+	if cfg.ShardSize == 0 {
+		cfg.ShardSize = 4
+	}
+	if cfg.DatabaseOf == nil {
+		cfg.DatabaseOf = func(uint32) int { return 0 }
+	}
+	if cfg.Load == nil {
+		cfg.Load = func() (float64, float64) { return 0, 0 }
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	return &Services{
+		cfg: cfg, engine: engine, cluster: cluster, log: cfg.Logger.Named("api"),
+		shards:   shards{secret: cfg.Secret, size: cfg.ShardSize, byTenant: map[string][]uint32{}},
+		draining: make(chan struct{}),
+		waits:    map[string]int{},
+		changed:  make(chan struct{}),
+	}, nil
+}
+
+// Drain refuses new calls and ends waits and directory streams with UNAVAILABLE, so that their callers go
+// to another node. Calls under way go on.
+func (s *Services) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
+
+// DirectoryChanged says that Cluster.Directory has something new.
+func (s *Services) DirectoryChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *Services) directoryChange() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// admit refuses what comes during a drain.
+func (s *Services) admit() error {
+	select {
+	case <-s.draining:
+		return errDraining
+	default:
+		return nil
+	}
+}
+
+func (s *Services) storeOf(id task.ID) store.Store {
+	return s.cfg.Databases[s.cfg.DatabaseOf(id.Partition())]
+}
+
+// shards remembers tenants' shards for one catalogue of partitions.
+type shards struct {
+	secret string
+	size   int
+
+	mu        sync.Mutex // guards following
+	byTenant  map[string][]uint32
+	catalogue *shard.Partition // first entry of the catalogue that byTenant was computed from, and its length
+	count     int
+}
+
+// maxShards bounds the memory of tenants: beyond it they are computed again.
+const maxShards = 100_000
+
+// of returns the tenant's partitions. The caller must not change them.
+func (s *shards) of(tenant string, catalogue []shard.Partition) []uint32 {
+	if len(catalogue) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.catalogue != &catalogue[0] || s.count != len(catalogue) || len(s.byTenant) >= maxShards {
+		clear(s.byTenant)
+		s.catalogue, s.count = &catalogue[0], len(catalogue)
+	}
+	members, ok := s.byTenant[tenant]
+	if !ok {
+		members = shard.Choose(shard.Key{Secret: s.secret, Tenant: tenant}, catalogue, s.size)
+		s.byTenant[tenant] = members
+	}
+	return members
+}
+
+// randomID returns 16 random bytes.
+func randomID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return string(b[:])
+}

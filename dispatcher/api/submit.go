@@ -1,0 +1,200 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/grpcx"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+// maxInFlight bounds the payload bytes of submits that wait for their commit, on the whole node.
+const maxInFlight = 128 << 20
+
+// Tasks is the TaskService.
+type Tasks struct {
+	headracev1.UnimplementedTaskServiceServer
+	*Services
+}
+
+// Submit stores one task.
+func (s *Tasks) Submit(ctx context.Context, req *headracev1.SubmitRequest) (*headracev1.SubmitResponse, error) {
+	if err := s.checkSubmit(req.Tenant, req.RequestId); err != nil {
+		return nil, err
+	}
+	now := s.cfg.Now()
+	t, err := s.build(req.Tenant, string(req.RequestId), req.Task, now)
+	if err != nil {
+		return nil, within("task.", err)
+	}
+	due := t.DueAt
+	items, partition, err := s.store(ctx, req.Tenant, string(req.RequestId), req.Retry, []*store.Task{t})
+	if err != nil {
+		return nil, err
+	}
+	if items[0].Err != nil {
+		return nil, items[0].Err
+	}
+	pressure, rate := s.cfg.Load()
+	res := &headracev1.SubmitResponse{Id: items[0].ID.String(), Deduplicated: items[0].Dedup, Pressure: pressure}
+	if soonest, latest, ok := s.eta(partition, rate, due.Sub(now)); ok && !items[0].Dedup {
+		res.EtaMin, res.EtaMax = durationpb.New(soonest), durationpb.New(latest)
+	}
+	return res, nil
+}
+
+// SubmitBatch stores many tasks in one commit. Items that are wrong are refused one by one.
+func (s *Tasks) SubmitBatch(ctx context.Context, req *headracev1.SubmitBatchRequest) (*headracev1.SubmitBatchResponse, error) {
+	if err := s.checkSubmit(req.Tenant, req.RequestId); err != nil {
+		return nil, err
+	}
+	n := len(req.Tasks)
+	if n < 1 || n > task.MaxBatchItems {
+		return nil, &task.FieldError{Field: "tasks", Value: fmt.Sprintf("%d items", n), Want: "1 to 1000 items"}
+	}
+	size := 0
+	for _, spec := range req.Tasks {
+		size += len(spec.GetPayload())
+	}
+	if n > 1 && size > task.MaxBatchBytes { // one alone may be as large as a payload may
+		return nil, &task.FieldError{Field: "tasks", Value: fmt.Sprintf("%d bytes of payload", size), Want: "at most 4194304 bytes in a batch"}
+	}
+	now, requestID := s.cfg.Now(), string(req.RequestId)
+	outcomes := make([]headracev1.SubmitOutcome, n)
+	res := &headracev1.SubmitBatchResponse{Outcomes: make([]*headracev1.SubmitOutcome, n)}
+	rows := make([]*store.Task, 0, n)
+	at := make([]int, 0, n) // index of each row's item
+	last := ""
+	for i, spec := range req.Tasks {
+		res.Outcomes[i] = &outcomes[i]
+		t, err := s.build(req.Tenant, requestID, spec, now)
+		if err != nil {
+			outcomes[i].Error = s.submitError(within(fmt.Sprintf("tasks[%d].", i), err))
+			continue
+		}
+		if t.Function == last {
+			t.Function = last // one string for the whole batch, not one a task
+		}
+		last = t.Function
+		rows, at = append(rows, t), append(at, i)
+	}
+	if len(rows) > 0 {
+		items, _, err := s.store(ctx, req.Tenant, requestID, req.Retry, rows)
+		if err != nil {
+			return nil, err
+		}
+		for j, item := range items {
+			o := &outcomes[at[j]]
+			if item.Err != nil {
+				o.Error = s.submitError(item.Err)
+				continue
+			}
+			o.Id, o.Deduplicated = item.ID.String(), item.Dedup
+		}
+	}
+	res.Pressure, _ = s.cfg.Load()
+	return res, nil
+}
+
+func (s *Tasks) checkSubmit(tenant string, requestID []byte) error {
+	if err := s.admit(); err != nil {
+		return err
+	}
+	if err := task.Name("tenant", tenant); err != nil {
+		return err
+	}
+	if n := len(requestID); n != 0 && n != 16 {
+		return &task.FieldError{Field: "request_id", Value: fmt.Sprintf("%d bytes", n), Want: "16 bytes, or none"}
+	}
+	return nil
+}
+
+// store has one of the tenant's partitions store rows, and returns what became of each.
+func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task) ([]core.SubmitItem, uint32, error) {
+	size := int64(0)
+	for _, t := range rows {
+		size += int64(len(t.Payload))
+	}
+	defer s.inFlight.Add(-size)
+	if s.inFlight.Add(size) > maxInFlight {
+		return nil, 0, errBusy
+	}
+	key := requestID
+	if key == "" {
+		key, retry = randomID(), false
+	}
+	a, b, ok := shard.Candidates(key, s.shards.of(tenant, s.cluster.Directory().Partitions))
+	if !ok {
+		return nil, 0, errNoPartition
+	}
+	chosen, ok := s.engine.Pick(a, b, len(rows))
+	if !ok {
+		return nil, 0, core.ErrNotOwner
+	}
+	answer, err := s.try(ctx, tenant, requestID, retry, rows, chosen, a, b)
+	if err == nil && errors.Is(answer.Err, core.ErrNotOwner) && a != b {
+		if chosen == a {
+			chosen = b
+		} else {
+			chosen = a
+		}
+		answer, err = s.try(ctx, tenant, requestID, retry, rows, chosen, a, b)
+	}
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case answer.Err != nil:
+		return nil, 0, answer.Err
+	case len(answer.Items) != len(rows):
+		return nil, 0, fmt.Errorf("submit to partition %d: %d answers for %d tasks", chosen, len(answer.Items), len(rows))
+	}
+	return answer.Items, chosen, nil
+}
+
+func (s *Tasks) try(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task, chosen, a, b uint32) (core.SubmitAnswer, error) {
+	sub := &core.Submit{Tenant: tenant, Partition: chosen, RequestID: requestID, Retry: retry, Tasks: rows}
+	if retry {
+		sub.Candidates = []uint32{a, b}
+	}
+	return s.engine.Submit(ctx, sub)
+}
+
+// submitError is what Submit would have answered for one item.
+func (s *Tasks) submitError(err error) *headracev1.SubmitError {
+	info := s.info("SubmitBatch item", err)
+	e := &headracev1.SubmitError{Code: int32(info.Code), Reason: info.Reason, Message: info.Message, ExistingId: info.Metadata[grpcx.MetaExistingID]}
+	if info.RetryAfter > 0 {
+		e.RetryAfter = durationpb.New(info.RetryAfter)
+	}
+	if info.Code == codes.OK {
+		e.Code = int32(codes.Internal)
+	}
+	return e
+}
+
+// eta guesses when a task of the partition starts that is due after delay: what waits there, at the rate
+// at which the node starts tries.
+func (s *Tasks) eta(partition uint32, rate float64, delay time.Duration) (soonest, latest time.Duration, ok bool) {
+	if rate <= 0 {
+		return 0, 0, false
+	}
+	total := int64(0)
+	for _, p := range s.engine.Partitions() {
+		total += p.Backlog
+	}
+	wait := time.Duration(float64(total) / rate * float64(time.Second))
+	if wait < 0 || wait > task.MaxDelay {
+		return 0, 0, false
+	}
+	delay = max(delay, 0)
+	return delay, delay + max(wait, 100*time.Millisecond), true
+}
