@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/headrace/headrace/internal/program"
 )
 
 // Config says what to start.
@@ -41,7 +43,8 @@ type Server struct {
 }
 
 // Start starts a server and returns when it is ready. The child is in a process group of its own, so
-// that Ctrl-C at a terminal reaches the parent only, which stops it in its turn.
+// that Ctrl-C at a terminal reaches the parent only, which stops it in its turn. On Linux it dies with
+// the parent.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	exe := cfg.Exe
 	if exe == "" {
@@ -53,7 +56,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	args := []string{"dev", "-o", "json", "--data", cfg.Data, "--listen", orFree(cfg.GRPC), "--http", orFree(cfg.HTTP)}
 	cmd := exec.Command(exe, append(args, cfg.Args...)...)
 	cmd.Env = append(os.Environ(), cfg.Env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = program.Child()
 	tail := &tailWriter{next: cfg.Log}
 	cmd.Stderr = tail
 	stdout, err := cmd.StdoutPipe()

@@ -21,8 +21,9 @@ type Spec struct {
 	Env  []string // besides the environment of this process, as KEY=VALUE
 	In   []byte   // its standard input
 
-	// Grace is how long the program may go on after SIGTERM; 0: SIGKILL follows at once.
-	Grace time.Duration
+	// Grace returns how long the program may go on after SIGTERM, given the cause of the context's end;
+	// nil: SIGKILL follows at once.
+	Grace func(cause error) time.Duration
 	// MaxOut bounds the standard output in bytes. More is read and dropped, and Result.Truncated set.
 	MaxOut int
 	// Line gets each line of the standard error, without its end, cut after 4 KiB into several. Called
@@ -48,7 +49,7 @@ const straggle = time.Second
 func Run(ctx context.Context, s Spec) (Result, error) {
 	cmd := exec.Command(s.Path, s.Args...)
 	cmd.Env = append(os.Environ(), s.Env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = Child()
 	p, err := newPipes(cmd)
 	if err != nil {
 		return Result{}, err
@@ -92,14 +93,18 @@ func Run(ctx context.Context, s Spec) (Result, error) {
 // wait returns the end of the first process; when ctx ends first, it sees to it. Then the others of
 // the group have the rest of the grace, too: a shell often dies before the command that it runs. Silent
 // is closed when nobody holds the output any more.
-func wait(ctx context.Context, pid int, grace time.Duration, ended <-chan error, silent <-chan struct{}) error {
+func wait(ctx context.Context, pid int, grace func(error) time.Duration, ended <-chan error, silent <-chan struct{}) error {
 	select {
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
 	}
 	syscall.Kill(-pid, syscall.SIGTERM)
-	timer := time.NewTimer(grace)
+	var most time.Duration
+	if grace != nil {
+		most = grace(context.Cause(ctx))
+	}
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case err := <-ended:

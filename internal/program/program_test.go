@@ -3,6 +3,7 @@ package program_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -16,7 +17,7 @@ import (
 
 // shell returns a run of a shell script, which needs no more than POSIX.
 func shell(script string) program.Spec {
-	return program.Spec{Path: "/bin/sh", Args: []string{"-c", script}, MaxOut: 1 << 20, Grace: 10 * time.Second}
+	return program.Spec{Path: "/bin/sh", Args: []string{"-c", script}, MaxOut: 1 << 20, Grace: func(error) time.Duration { return 10 * time.Second }}
 }
 
 func run(t *testing.T, s program.Spec) program.Result {
@@ -84,7 +85,7 @@ func TestLongStandardError(t *testing.T) {
 func TestCancelIsSIGTERM(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	s := shell(`trap 'echo bye; exit 9' TERM; sleep 600 & echo ready >&2; wait`)
+	s := shell(`trap 'echo bye; exit 9' TERM; echo ready >&2; while :; do sleep 0.05; done`)
 	s.Line = func(string) { cancel() }
 	res, err := program.Run(ctx, s)
 	if err != nil || res.Code != 9 || string(res.Out) != "bye\n" {
@@ -96,7 +97,7 @@ func TestCancelIsSIGTERM(t *testing.T) {
 func TestGraceIsForTheWholeGroup(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	s := shell(`(trap 'sleep 0.2; echo tidied' TERM; sleep 600 & echo ready >&2; wait); :`)
+	s := shell(`(trap 'sleep 0.2; echo tidied; exit' TERM; echo ready >&2; while :; do sleep 0.05; done); :`)
 	s.Line = func(string) { cancel() }
 	res, err := program.Run(ctx, s)
 	if err != nil || res.Signal != syscall.SIGTERM || string(res.Out) != "tidied\n" {
@@ -106,11 +107,17 @@ func TestGraceIsForTheWholeGroup(t *testing.T) {
 
 // What ignores SIGTERM is killed after the grace, children too: the output would stay open otherwise.
 func TestKillAfterGrace(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+	errReason := errors.New("reason")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
 	s := shell(`trap '' TERM; echo ready >&2; sleep 600; sleep 600`)
-	s.Grace = 50 * time.Millisecond
-	s.Line = func(string) { cancel() }
+	s.Grace = func(cause error) time.Duration {
+		if cause != errReason {
+			t.Errorf("cause %v", cause)
+		}
+		return 50 * time.Millisecond
+	}
+	s.Line = func(string) { cancel(errReason) }
 	begin := time.Now()
 	res, err := program.Run(ctx, s)
 	if err != nil || res.Signal != syscall.SIGKILL || res.Code != -1 {
