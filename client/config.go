@@ -28,7 +28,7 @@ type Config struct {
 	Logger *zap.Logger
 
 	// MaxInFlight is the number of calls with gathered submits that are under way at once, 1-64. More
-	// hide latency, fewer make larger batches and cost less CPU. Default: 3.
+	// hide latency, fewer make larger batches and cost less CPU; with two, one gathers while the other commits. Default: 2.
 	MaxInFlight int
 	// MaxBatch is the most tasks in such a call, 1-1,000. Default: 500.
 	MaxBatch int
@@ -92,7 +92,7 @@ func (c Config) withDefaults() Config {
 		c.Logger = zap.NewNop()
 	}
 	if c.MaxInFlight == 0 {
-		c.MaxInFlight = 3
+		c.MaxInFlight = 2
 	}
 	if c.MaxBatch == 0 {
 		c.MaxBatch = 500

@@ -274,14 +274,17 @@ func (s *fakeServer) List(_ context.Context, req *headracev1.ListRequest) (*head
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	res := &headracev1.ListResponse{}
-	from := req.PageToken
+	from, most := req.PageToken, int(req.PageSize)
+	if most == 0 {
+		most = 100
+	}
 	for _, t := range slices.Backward(s.tasks) {
 		switch {
 		case t.Tenant != req.Tenant, req.Function != "" && t.Function != req.Function, req.State != 0 && t.State != req.State,
 			from != "" && t.Id >= from, req.Label != "" && !hasLabel(t, req.Label):
 			continue
 		}
-		if len(res.Tasks) == int(req.PageSize) {
+		if len(res.Tasks) == most {
 			res.NextPageToken = res.Tasks[len(res.Tasks)-1].Id
 			break
 		}

@@ -48,8 +48,8 @@ func eachOnce(t *testing.T, s *fakeServer, n int) {
 	}
 }
 
-// 256 callers who submit one task after the other share calls: with three calls under way, each takes
-// a third of what is there.
+// 256 callers who submit one task after the other share calls: with two calls under way, each takes
+// about half of what is there.
 func TestCallersShareCalls(t *testing.T) {
 	bubble(t, client.Config{}, func(t *testing.T, s *fakeServer, c *client.Client) {
 		s.submit = func(_ int, _ *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
