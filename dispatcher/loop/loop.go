@@ -244,10 +244,12 @@ func (l *Loop) abandon(reason error) {
 	clear(l.sessions)
 }
 
-// Acquired hands over a partition whose key was won, epoch raised and state read. Tasks that made the
-// core panic twice are added to its suspects.
+// Acquired hands over a partition whose key was won, epoch raised and state read, and returns when it is served
+// (or the loop has stopped). Tasks that made the core panic twice are added to its suspects.
 func (l *Loop) Acquired(a core.Acquired) {
+	done := make(chan struct{})
 	l.post("acquired", func(now time.Time) {
+		defer close(done)
 		p := a.Recovered.Partition.ID
 		for id, n := range l.suspects {
 			if n > 1 && id.Partition() == p {
@@ -257,9 +259,14 @@ func (l *Loop) Acquired(a core.Acquired) {
 		}
 		slices.SortFunc(a.Suspects, task.ID.Compare)
 		l.owned[p] = true
-		l.snapshotDirty()
 		l.enterAt("acquired", p, func(c *core.Core) { c.Acquired(now, a) })
+		l.snapshotDirty()
+		l.publish(time.Now())
 	})
+	select {
+	case <-done:
+	case <-l.stopped:
+	}
 }
 
 // Drop gives up a partition at once; Config.Lost follows.

@@ -125,3 +125,6 @@ func (m *meter) window(now time.Time) *Stats {
 	m.wasBusy, m.wasCommitTime = m.busy, m.commitTime
 	return s
 }
+
+// Fill returns how full the mailbox is, 0 to 1.
+func (l *Loop) Fill() float64 { return float64(len(l.mail)) / float64(cap(l.mail)) }

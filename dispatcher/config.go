@@ -1,0 +1,124 @@
+package dispatcher
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headrace/headrace/shard/member"
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+// Config says what a node is. The zero value of a field is its documented default.
+type Config struct {
+	// DataDir holds everything of a node that needs nothing else: the store, etcd and the secret. It is made
+	// if it is not there, and locked. Empty only with Store and Registry.
+	DataDir string
+
+	// Store and Registry replace what DataDir would hold: for clusters and tests. The node closes neither.
+	Store    store.Store
+	Registry member.KV
+	Secret   string // with Store: keys shards and page tokens, the same on all nodes and for ever
+
+	Listen    string       // gRPC, host:port on a loopback address; 127.0.0.1:7070. Port 0 picks one
+	Listener  net.Listener // instead of Listen
+	HTTP      string       // health and debug pages, on a loopback address; 127.0.0.1:7071; "off" for none
+	Advertise string       // address that clients and executors reach this node by; "": as they dialled it
+	Name      string       // for people
+	Version   string       // of the binary, for people
+
+	Partitions int           // when there are none yet, and as many at least; 8. 1 to 1024
+	MaxPayload int           // bytes; 1 MiB, at most 16 MiB
+	Drain      time.Duration // how long a stop may take to hand partitions over; 5 s
+	TTL        time.Duration // of the membership lease, whole seconds; 5 s
+	Logger     *zap.Logger   // nil: silent
+}
+
+func (c Config) withDefaults() Config {
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:7070"
+	}
+	if c.HTTP == "" {
+		c.HTTP = "127.0.0.1:7071"
+	}
+	if c.Partitions == 0 {
+		c.Partitions = 8
+	}
+	if c.MaxPayload == 0 {
+		c.MaxPayload = task.MaxPayload
+	}
+	if c.Drain == 0 {
+		c.Drain = 5 * time.Second
+	}
+	if c.TTL == 0 {
+		c.TTL = 5 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	return c
+}
+
+// Validate names the field that is wrong and what it may be. It resolves host names.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	switch {
+	case c.DataDir == "" && (c.Store == nil || c.Registry == nil || c.Secret == ""):
+		return errors.New("DataDir: want a directory (or Store, Registry and Secret)")
+	case c.DataDir != "" && (c.Store != nil || c.Registry != nil):
+		return errors.New("DataDir: want either a directory or Store and Registry")
+	case c.Partitions < 1 || c.Partitions > 1024:
+		return fmt.Errorf("Partitions %d: want 1 to 1024", c.Partitions)
+	case c.MaxPayload < 1 || c.MaxPayload > task.MaxPayloadConfig:
+		return fmt.Errorf("MaxPayload %d: want 1 to %d bytes", c.MaxPayload, task.MaxPayloadConfig)
+	case c.Drain < 0 || c.Drain > time.Hour:
+		return fmt.Errorf("Drain %v: want 0 to 1h", c.Drain)
+	}
+	if c.Listener == nil {
+		if err := loopback("Listen", c.Listen); err != nil {
+			return err
+		}
+	}
+	if c.HTTP != "off" {
+		return loopback("HTTP", c.HTTP)
+	}
+	return nil
+}
+
+// loopback refuses an address that others could reach: without keys everybody who reaches a node may do all.
+func loopback(field, addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%s %q: want host:port", field, addr)
+	}
+	if host == "" { // ":0" means every interface to Go, and "here" to a person
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip.IsLoopback() {
+			return nil
+		}
+	} else if ips, err := net.LookupIP(host); err == nil && len(ips) > 0 {
+		all := true
+		for _, ip := range ips {
+			all = all && ip.IsLoopback()
+		}
+		if all {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s %q: without API keys a server listens on loopback only: want 127.0.0.1, [::1] or localhost", field, addr)
+}
+
+// listenAddr is where an address is bound: no host means loopback.
+func listenAddr(addr string) string {
+	if host, port, err := net.SplitHostPort(addr); err == nil && host == "" {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return addr
+}

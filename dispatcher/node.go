@@ -1,0 +1,232 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/headrace/headrace/dispatcher/api"
+	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/loop"
+	"github.com/headrace/headrace/dispatcher/push"
+	"github.com/headrace/headrace/internal/grpcx"
+	"github.com/headrace/headrace/internal/telemetry"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/shard/member"
+	"github.com/headrace/headrace/store"
+)
+
+// stopGrace is what calls under way get once everything is handed over.
+const stopGrace = 1500 * time.Millisecond
+
+// Node is one server process of the platform. Make it with New, start it with Run.
+type Node struct {
+	cfg       Config
+	log       *zap.Logger
+	id        shard.NodeID
+	startedAt time.Time
+	clock     *firingClock
+
+	ready     chan struct{} // closed when the node serves everything assigned to it
+	readyOnce sync.Once
+	grpcAddr  net.Addr // set before ready
+	httpAddr  net.Addr
+
+	// Set by Run before anything that uses them starts:
+	store   store.Store
+	loop    *loop.Loop
+	member  *member.Member
+	owners  *owners
+	api     *api.Services
+	push    *push.Server
+	grpc    *grpc.Server
+	health  *health.Server
+	http    *http.Server
+	serving sync.Map // "grpc" → bool, for the pages
+}
+
+// New returns a node that has not started. Its error is Config.Validate's.
+func New(cfg Config) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("node config: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	id := member.NewID()
+	return &Node{
+		cfg: cfg, id: id, log: cfg.Logger.Named("node").With(telemetry.Node(string(id))),
+		clock: newFiringClock(), ready: make(chan struct{}),
+	}, nil
+}
+
+// Ready is closed when the node serves every partition that it shall serve.
+func (n *Node) Ready() <-chan struct{} { return n.ready }
+
+// ID names this run of the node.
+func (n *Node) ID() string { return string(n.id) }
+
+// Addr is where gRPC is served. Valid after Ready.
+func (n *Node) Addr() string { return n.grpcAddr.String() }
+
+// HTTPAddr is where the health and debug pages are; "" if they are off. Valid after Ready.
+func (n *Node) HTTPAddr() string {
+	if n.httpAddr == nil {
+		return ""
+	}
+	return n.httpAddr.String()
+}
+
+// Run serves until ctx ends, then hands everything over and returns nil, within Config.Drain + 2 s. Another
+// error says why it could not start, or could not go on; store.ErrLocked is in it when another process
+// uses the data directory. Call it once.
+func (n *Node) Run(ctx context.Context) (err error) {
+	n.startedAt = time.Now()
+	grpcLis, httpLis, err := n.listen()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = grpcLis.Close() // the servers have closed them already, once they served
+		if httpLis != nil {
+			_ = httpLis.Close()
+		}
+	}()
+	res, err := n.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, res.close()) }()
+
+	if err := n.build(res); err != nil {
+		return err
+	}
+	return n.serve(ctx, res, grpcLis, httpLis)
+}
+
+func (n *Node) listen() (grpcLis, httpLis net.Listener, err error) {
+	if grpcLis = n.cfg.Listener; grpcLis == nil {
+		if grpcLis, err = net.Listen("tcp", listenAddr(n.cfg.Listen)); err != nil {
+			return nil, nil, fmt.Errorf("listen for gRPC: %w", err)
+		}
+	}
+	n.grpcAddr = grpcLis.Addr()
+	if n.cfg.HTTP != "off" {
+		if httpLis, err = net.Listen("tcp", listenAddr(n.cfg.HTTP)); err != nil {
+			_ = grpcLis.Close()
+			return nil, nil, fmt.Errorf("listen for HTTP: %w", err)
+		}
+		n.httpAddr = httpLis.Addr()
+	}
+	return grpcLis, httpLis, nil
+}
+
+// build makes the parts and ties them together. Nothing starts here.
+func (n *Node) build(res *resources) (err error) {
+	n.store = res.store
+	n.member, err = member.New(member.Config{
+		Node: shard.Node{ID: n.id, Name: n.cfg.Name, Addr: n.cfg.Advertise, StartedAt: n.startedAt, Version: n.cfg.Version, Formats: []uint32{1}},
+		TTL:  n.cfg.TTL, Partitions: res.catalogue, Sole: res.sole, Logger: n.cfg.Logger,
+	}, res.registry)
+	if err != nil {
+		return err
+	}
+	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: window(n.cfg.TTL)}
+	n.loop, err = loop.New(loop.Config{
+		Core:      core.Config{Random: random},
+		Databases: []loop.Database{{Name: "main", Store: n.store}},
+		Now:       n.clock.Now,
+		Trust:     trust.get,
+		Lost:      func(p core.LostPartition) { n.owners.lost(p) },
+		Released:  func(p uint32) { n.owners.released(p) },
+		Logger:    n.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	n.owners = newOwners(n.loop, n.member, n.store, n.clock.Now, n.cfg.Logger, n.member.Events())
+	n.owners.ready = n.setServing
+	n.api, err = api.New(api.Config{
+		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
+		Databases: []store.Store{n.store}, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
+		Load: n.load, Self: n.self, Logger: n.cfg.Logger,
+	}, n.loop, n.member)
+	if err != nil {
+		return err
+	}
+	n.owners.news = func(member.Kind) { n.api.DirectoryChanged() }
+	n.push = push.New(push.Config{NodeID: string(n.id), MaxResult: n.cfg.MaxPayload, Logger: n.cfg.Logger}, n.loop)
+
+	n.health = health.NewServer()
+	n.setHealth(false)
+	n.grpc = grpc.NewServer(append(grpcx.ServerOptions(0, 0), n.api.Interceptors()...)...)
+	headracev1.RegisterTaskServiceServer(n.grpc, &api.Tasks{Services: n.api})
+	headracev1.RegisterClusterServiceServer(n.grpc, &api.ClusterInfo{Services: n.api})
+	headracev1.RegisterExecutorServiceServer(n.grpc, executorService{push: n.push, api: &api.Executors{Services: n.api}})
+	healthpb.RegisterHealthServer(n.grpc, n.health)
+	reflection.Register(n.grpc)
+	n.http = n.pages()
+	return nil
+}
+
+// executorService joins the sessions with the rest of the executors' calls.
+type executorService struct {
+	headracev1.UnimplementedExecutorServiceServer
+	push *push.Server
+	api  *api.Executors
+}
+
+func (e executorService) Session(s grpc.BidiStreamingServer[headracev1.SessionRequest, headracev1.SessionResponse]) error {
+	return e.push.Session(s)
+}
+
+func (e executorService) Directory(r *headracev1.DirectoryRequest, s grpc.ServerStreamingServer[headracev1.DirectoryResponse]) error {
+	return e.api.Directory(r, s)
+}
+
+func (e executorService) FetchPayload(ctx context.Context, r *headracev1.FetchPayloadRequest) (*headracev1.FetchPayloadResponse, error) {
+	return e.api.FetchPayload(ctx, r)
+}
+
+// setServing is told by the owners whether everything assigned is served.
+func (n *Node) setServing(serves bool) {
+	n.setHealth(serves)
+	if serves {
+		n.readyOnce.Do(func() {
+			n.log.Info("ready", zap.Stringer("grpc", n.grpcAddr), telemetry.Took(time.Since(n.startedAt)))
+			close(n.ready)
+		})
+	}
+}
+
+// services are what health is asked for by name; "" is the whole node.
+var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService"}
+
+func (n *Node) setHealth(serves bool) {
+	status := healthpb.HealthCheckResponse_NOT_SERVING
+	if serves {
+		status = healthpb.HealthCheckResponse_SERVING
+	}
+	n.serving.Store("", serves)
+	for _, s := range services {
+		n.health.SetServingStatus(s, status)
+	}
+}
+
+// random is 64 random bits for the core.
+func random() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}

@@ -1,0 +1,129 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"go.uber.org/zap"
+
+	"github.com/headrace/headrace/internal/telemetry"
+)
+
+// serve starts everything, waits for the end of ctx or of a part, and stops everything.
+func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.Listener) error {
+	// Each layer has a context of its own: they end one after the other, not with ctx.
+	base := context.WithoutCancel(ctx)
+	loopCtx, stopLoop := context.WithCancel(base)
+	memberCtx, stopMember := context.WithCancel(base)
+	ownersCtx, stopOwners := context.WithCancel(base)
+	defer stopLoop()
+	defer stopMember()
+	defer stopOwners()
+
+	var wg sync.WaitGroup
+	failed := make(chan error, 4) // one from each part that may end by itself
+	part := func(name string, run func() error) {
+		wg.Go(func() {
+			if err := run(); err != nil {
+				failed <- fmt.Errorf("%s: %w", name, err)
+			}
+		})
+	}
+	loopEnded, memberEnded, ownersEnded := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	part("loop", func() error { defer close(loopEnded); return n.loop.Run(loopCtx) })
+	wg.Go(func() { defer close(ownersEnded); n.owners.run(ownersCtx) })
+	part("membership", func() error {
+		defer close(memberEnded)
+		if err := n.member.Run(memberCtx); memberCtx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	part("gRPC", func() error {
+		if err := n.grpc.Serve(grpcLis); !errors.Is(err, grpc.ErrServerStopped) {
+			return err
+		}
+		return nil
+	})
+	if httpLis != nil {
+		part("HTTP", func() error {
+			if err := n.http.Serve(httpLis); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	}
+
+	var err error
+	select {
+	case <-ctx.Done():
+		n.log.Info("stopping", zap.String("why", fmt.Sprint(context.Cause(ctx))))
+		n.handOver()
+	case err = <-failed:
+		n.log.Error("a part of the node has ended", telemetry.Err(err))
+		n.api.Drain()
+	case <-res.failed():
+		// etcd is dead in this process. In a cluster the node would go on; alone, nothing can be acquired any
+		// more, and a new process starts it anew.
+		err = fmt.Errorf("embedded etcd: %w", res.failure())
+		n.handOver()
+	}
+
+	// Sessions end with the loop, in answer to which executors look elsewhere; then calls get their grace.
+	stopLoop()
+	<-loopEnded
+	n.stopServers()
+	stopOwners()
+	<-ownersEnded
+	stopMember()
+	<-memberEnded
+	wg.Wait()
+	n.push.Wait()
+	return err
+}
+
+// handOver refuses what is new, tells executors, and releases every partition, as far as Config.Drain allows.
+func (n *Node) handOver() {
+	began := time.Now()
+	n.health.Shutdown() // NOT_SERVING, whatever the owners say from now on
+	n.serving.Store("", false)
+	n.api.Drain()
+	n.loop.Drain()
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Drain)
+	defer cancel()
+	if err := n.member.Drain(ctx); err != nil {
+		n.log.Warn("announce the drain", telemetry.Err(err))
+	}
+	n.owners.startDrain()
+	select {
+	case <-n.owners.empty:
+		n.log.Info("handed over", telemetry.Took(time.Since(began)))
+	case <-ctx.Done():
+		n.log.Warn("the drain's time is over; what was not handed over is taken over", telemetry.Took(time.Since(began)))
+	}
+}
+
+// stopServers lets calls under way end, for a moment.
+func (n *Node) stopServers() {
+	ended := make(chan struct{})
+	go func() { // ends with Stop at the latest
+		n.grpc.GracefulStop()
+		close(ended)
+	}()
+	grace := time.NewTimer(stopGrace)
+	defer grace.Stop()
+	select {
+	case <-ended:
+	case <-grace.C:
+		n.grpc.Stop()
+		<-ended
+	}
+	_ = n.http.Close()
+}
