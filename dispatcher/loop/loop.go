@@ -146,19 +146,24 @@ func (l *Loop) Run(ctx context.Context) error {
 	timer := time.NewTimer(maxSleep)
 	defer timer.Stop()
 	l.meter.start(time.Now())
-	for {
-		select {
-		case <-ctx.Done():
+	for pause := time.Duration(0); ; {
+		if pause > 0 {
+			timer.Reset(pause)
+			select {
+			case <-ctx.Done():
+			case ev := <-l.mail:
+				l.meter.wake(time.Now())
+				l.handle(ev)
+			case <-timer.C:
+				l.meter.wake(time.Now())
+			}
+		}
+		if ctx.Err() != nil {
 			l.stop()
 			return nil
-		case ev := <-l.mail:
-			begin := time.Now()
-			l.handle(ev)
-			l.drain()
-			l.settle(begin, timer)
-		case <-timer.C:
-			l.settle(time.Now(), timer)
 		}
+		l.drain()
+		pause = l.settle()
 	}
 }
 
@@ -174,8 +179,9 @@ func (l *Loop) drain() {
 	}
 }
 
-// settle lets the core's timers run, does what it asks for, and sets the alarm.
-func (l *Loop) settle(begin time.Time, timer *time.Timer) {
+// settle lets the core's timers run, does what it asks for, and returns how long nothing is to be done
+// unless an event comes.
+func (l *Loop) settle() time.Duration {
 	now := l.cfg.Now()
 	if l.cfg.Trust != nil {
 		if until := l.cfg.Trust(); until.After(l.trusted) {
@@ -198,12 +204,12 @@ func (l *Loop) settle(begin time.Time, timer *time.Timer) {
 	})
 	end := time.Now()
 	sleep = min(sleep, l.publish(end))
-	timer.Reset(sleep)
-	l.meter.settled(begin, end)
+	l.meter.settled(end)
 	if s := l.meter.window(end); s != nil {
 		s.Mailbox, s.Sessions = len(l.mail), len(l.sessions)
 		l.stats.Store(s)
 	}
+	return sleep
 }
 
 // stop answers everybody and waits for what Run started.

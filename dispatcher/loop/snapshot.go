@@ -93,15 +93,22 @@ type meter struct {
 	published   time.Time
 	publishedAt uint64 // events at that time
 	dirty       bool
+	busySince   time.Time
 
 	since                            time.Time // start of the window, and the counters then
 	wasEvents, wasCommits, wasPushes uint64
 	wasBusy, wasCommitTime           time.Duration
 }
 
-func (m *meter) start(now time.Time) { m.since = now }
+func (m *meter) start(now time.Time) { m.since, m.busySince = now, now }
 
-func (m *meter) settled(begin, end time.Time) { m.busy += end.Sub(begin) }
+// wake ends a pause, settled a piece of work.
+func (m *meter) wake(now time.Time) { m.busySince = now }
+
+func (m *meter) settled(now time.Time) {
+	m.busy += now.Sub(m.busySince)
+	m.busySince = now
+}
 
 // quiet reports whether nothing happened since the last snapshot.
 func (m *meter) quiet() bool { return !m.dirty && m.events == m.publishedAt }
