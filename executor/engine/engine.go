@@ -18,6 +18,8 @@ const (
 	reportEvery = time.Second
 	// logEvery is the least time between two batches of log lines of a try that runs.
 	logEvery = 250 * time.Millisecond
+	// resendEvery is after how long an outcome is sent again that was not answered.
+	resendEvery = 30 * time.Second
 	// timeoutSlack is how much later than a handler's own context the engine calls a timeout: it is
 	// for clocks that stood still, the context's own timer has the better error.
 	timeoutSlack = 100 * time.Millisecond
@@ -80,6 +82,7 @@ type Engine struct {
 	doneFrom  int    // done[:doneFrom] are forgotten already
 	timers    timerHeap
 	orphanAt  time.Time // next look at orphan timers
+	resendAt  time.Time // next look at outcomes that were not answered
 	reporting []*Try    // running tries with log lines or progress that wait
 	logBytes  int
 

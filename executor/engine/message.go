@@ -44,7 +44,7 @@ func (e *Engine) Message(now time.Time, id SessionID) *headracev1.SessionRequest
 	}
 	if len(m.Logs)+len(m.Progress) > 0 {
 		said = true // outcomes in the next message: a try's last words come before its end
-	} else if s.takeOutcomes(m, e.cfg.MessageBytes) {
+	} else if s.takeOutcomes(now, m, e.cfg.MessageBytes) {
 		said = true
 	}
 	e.allot()
@@ -64,7 +64,7 @@ func (e *Engine) Message(now time.Time, id SessionID) *headracev1.SessionRequest
 }
 
 // takeOutcomes moves outcomes into m until their results exceed most bytes.
-func (s *session) takeOutcomes(m *headracev1.SessionRequest, most int) bool {
+func (s *session) takeOutcomes(now time.Time, m *headracev1.SessionRequest, most int) bool {
 	n := 0
 	for size := 0; n < len(s.outcomes) && size < most; n++ {
 		t := s.outcomes[n]
@@ -72,6 +72,7 @@ func (s *session) takeOutcomes(m *headracev1.SessionRequest, most int) bool {
 			continue
 		}
 		m.Outcomes = append(m.Outcomes, t.outcome)
+		t.sentAt = now
 		size += outcomeBytes(t.outcome)
 	}
 	clear(s.outcomes[:n])
@@ -134,8 +135,10 @@ func (e *Engine) hello(now time.Time, s *session) *headracev1.Hello {
 		} else if size := outcomeBytes(t.outcome); size <= claimOutcomeMax && size <= room {
 			room -= size
 			c.Outcome = t.outcome
+			t.sentAt = now
 			continue
 		}
+		t.sentAt = time.Time{}
 		s.outcomes = append(s.outcomes, t)
 	}
 	return h

@@ -22,17 +22,20 @@ func (e *Engine) Ended(now time.Time, t *Try, r Result) {
 	}
 	o := &headracev1.Outcome{
 		TaskId: t.Push.TaskId, Token: t.Push.Token,
-		ErrorClass: headracev1.ErrorClass(t.class(now, r)),
-		RunMicros:  max(0, now.Sub(t.StartedAt).Microseconds()),
+		RunMicros: max(0, now.Sub(t.StartedAt).Microseconds()),
 	}
+	class, message := t.settle(now, r)
+	o.ErrorClass, o.Message = headracev1.ErrorClass(class), message
 	if r.Class == task.ClassNone {
 		o.Result, o.ResultContentType = r.Body, r.ContentType
 	} else {
-		o.Message = r.Message
 		o.RetryAfterMicros = min(max(r.RetryAfter, 0), task.MaxRetryAfter).Microseconds()
 		o.Downstream = r.Downstream
 	}
 	t.state, t.outcome = ended, o
+	if e.ended == 0 {
+		e.resendAt = now.Add(resendEvery)
+	}
 	e.ended++
 	s := t.part.live()
 	if t.report != nil {

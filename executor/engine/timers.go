@@ -31,6 +31,9 @@ func (e *Engine) Next() time.Time {
 	if e.running > 0 {
 		sooner(e.orphanAt)
 	}
+	if e.ended > 0 && len(e.sessions) > 0 {
+		sooner(e.resendAt)
+	}
 	if e.draining && !e.over {
 		if e.running > 0 && !e.cancelAt.IsZero() {
 			sooner(e.cancelAt)
@@ -57,7 +60,28 @@ func (e *Engine) Tick(now time.Time) {
 		e.orphanAt = now.Add(BeatEvery)
 		e.orphans(now)
 	}
+	if e.ended > 0 && !now.Before(e.resendAt) {
+		e.resendAt = now.Add(resendEvery / 4)
+		e.resend(now)
+	}
 	e.drainTick(now)
+}
+
+// resend queues outcomes again that nobody has answered for a while. The owner answers what it gets;
+// this is for one that lost it with the rest of its memory and has not asked since.
+func (e *Engine) resend(now time.Time) {
+	var again []*Try
+	for _, t := range e.tries {
+		if t.state == ended && !t.sentAt.IsZero() && now.Sub(t.sentAt) >= resendEvery && t.part.live() != nil {
+			again = append(again, t)
+		}
+	}
+	slices.SortFunc(again, func(a, b *Try) int { return a.ID.Compare(b.ID) })
+	for _, t := range again {
+		t.sentAt = time.Time{}
+		s := t.part.live()
+		s.outcomes = append(s.outcomes, t)
+	}
 }
 
 // orphans cancels each running try whose owner has not answered for too long.

@@ -32,6 +32,7 @@ type Try struct {
 	orphan   time.Duration
 	grace    time.Duration
 	outcome  *headracev1.Outcome // state ended
+	sentAt   time.Time           // of the outcome, in the newest session; zero: it waits in a queue or for a session
 
 	wakeAt time.Time // in the timer heap while heapAt > 0
 	heapAt int       // index in the heap + 1
@@ -78,29 +79,36 @@ type Result struct {
 	Interrupted bool
 }
 
-// class is what the owner is told: the handler's own word, unless it was stopped and did not succeed.
+// settle is what the owner is told: the handler's own word, unless it was stopped and did not succeed.
 // A handler that was stopped by a timeout or drain and says something definite of its own, not just
 // that it was stopped, is believed.
-func (t *Try) class(now time.Time, r Result) task.Class {
+func (t *Try) settle(now time.Time, r Result) (task.Class, string) {
 	if r.Class == task.ClassNone {
-		return task.ClassNone
+		return task.ClassNone, ""
 	}
 	cause := t.cause
 	if cause == CauseNone && !t.TimeoutAt.IsZero() && !now.Before(t.TimeoutAt) {
 		cause = CauseTimeout
 	}
+	var class task.Class
+	var why string
 	definite := r.Explicit && !r.Interrupted
 	switch {
 	case cause == CauseCancelled:
-		return task.CancelledClass
+		class, why = task.CancelledClass, "stopped by a cancel"
 	case cause == CauseOrphaned:
-		return task.ExecutorLost
+		class, why = task.ExecutorLost, "stopped by its executor, which could not reach the owner"
 	case cause == CauseTimeout && !definite:
-		return task.Timeout
+		class, why = task.Timeout, "the attempt's time ran out"
 	case cause == CauseDrained && !definite:
-		return task.Drained
+		class, why = task.Drained, "given back by its executor, which shut down"
+	default:
+		return r.Class, r.Message
 	}
-	return r.Class
+	if !r.Interrupted && r.Message != "" { // "context canceled" would only confuse
+		why = task.CutError(why + ": " + r.Message)
+	}
+	return class, why
 }
 
 // report holds what a handler has said and the owner has not been sent.
