@@ -23,10 +23,14 @@ const (
 // checkFirst checks the message that opens a session. Its error is a *task.FieldError. The policies
 // and what claims say of tries are for the core to check against what it knows.
 func checkFirst(m *headracev1.SessionRequest) error {
-	h := m.Hello
-	if h == nil {
+	if m.Hello == nil {
 		return &task.FieldError{Field: "hello", Want: "a hello in the first message of a session"}
 	}
+	return checkHello(m.Hello)
+}
+
+// checkHello checks what an executor says of itself, also when a new owner asks it again (R14).
+func checkHello(h *headracev1.Hello) error {
 	if len(h.ExecutorId) != 16 {
 		return &task.FieldError{Field: "hello.executor_id", Value: fmt.Sprintf("%d bytes", len(h.ExecutorId)), Want: "16 random bytes"}
 	}
@@ -128,6 +132,13 @@ func text(s string, most int) string {
 // clean brings what handlers say into its limits. Our SDK keeps them; a report of any other must not
 // be lost for them: the work is done.
 func clean(m *headracev1.SessionRequest, maxResult int) {
+	if m.Hello != nil {
+		for _, c := range m.Hello.Claims {
+			if c.Outcome != nil {
+				cleanOutcome(c.Outcome, maxResult)
+			}
+		}
+	}
 	for _, o := range m.Outcomes {
 		cleanOutcome(o, maxResult)
 	}
@@ -181,12 +192,14 @@ func cut(s string, most int) string {
 // sliceItems bounds what one message hands to the core: a call of it must stay short.
 const sliceItems = 256
 
-// split yields m in parts of at most sliceItems acks, outcomes and so on. Acks go before outcomes, and
+// split yields m in parts of at most sliceItems acks, outcomes and so on. Acks go before outcomes, a hello
+// with the first, and
 // credit and beat ride with the last part: a beat covers all that was sent before it.
 func split(m *headracev1.SessionRequest) iter.Seq[*headracev1.SessionRequest] {
 	return func(yield func(*headracev1.SessionRequest) bool) {
 		for len(m.Acks)+len(m.Outcomes)+len(m.Progress)+len(m.Logs) > sliceItems {
-			part, room := &headracev1.SessionRequest{}, sliceItems
+			part, room := &headracev1.SessionRequest{Hello: m.Hello}, sliceItems
+			m.Hello = nil
 			part.Acks, m.Acks, room = take(m.Acks, room)
 			part.Outcomes, m.Outcomes, room = take(m.Outcomes, room)
 			part.Progress, m.Progress, room = take(m.Progress, room)
@@ -195,7 +208,7 @@ func split(m *headracev1.SessionRequest) iter.Seq[*headracev1.SessionRequest] {
 				return
 			}
 		}
-		if len(m.Acks)+len(m.Outcomes)+len(m.Progress)+len(m.Logs) > 0 || m.Beat != nil || m.Credit != 0 || m.Draining {
+		if m.Hello != nil || len(m.Acks)+len(m.Outcomes)+len(m.Progress)+len(m.Logs) > 0 || m.Beat != nil || m.Credit != 0 || m.Draining {
 			yield(m)
 		}
 	}

@@ -142,11 +142,7 @@ func (s *Server) read(ctx context.Context, stream Stream, hello chan<- *headrace
 	if err := checkFirst(first); err != nil {
 		return err
 	}
-	for _, c := range first.Hello.Claims {
-		if c.Outcome != nil {
-			cleanOutcome(c.Outcome, s.cfg.MaxResult)
-		}
-	}
+	clean(first, s.cfg.MaxResult)
 	select {
 	case hello <- first.Hello:
 	case <-ctx.Done():
@@ -162,7 +158,6 @@ func (s *Server) read(ctx context.Context, stream Stream, hello chan<- *headrace
 	rest := first
 	rest.Hello = nil
 	for {
-		clean(rest, s.cfg.MaxResult)
 		for part := range split(rest) {
 			if err := s.engine.Message(ctx, id, part); err != nil {
 				return err
@@ -172,8 +167,11 @@ func (s *Server) read(ctx context.Context, stream Stream, hello chan<- *headrace
 			return recvError(err)
 		}
 		if rest.Hello != nil {
-			return &task.FieldError{Field: "hello", Want: "one hello a session, in its first message"}
+			if err := checkHello(rest.Hello); err != nil {
+				return err
+			}
 		}
+		clean(rest, s.cfg.MaxResult)
 	}
 }
 
