@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headrace/headrace/internal/clusterclient"
+	"github.com/headrace/headrace/internal/term"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+)
+
+func newNode(a *app) *cobra.Command {
+	c := &cobra.Command{Use: "node", Short: "Look at the nodes"}
+	c.AddCommand(&cobra.Command{
+		Use:   "list",
+		Short: "List the live nodes",
+		Long: `List the live nodes. Executors, running, busy, durability, disk and CPU are known of the node that
+answers only.`,
+		Args: exactly(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return a.nodes(c.Context()) },
+	})
+	return asGroup(c)
+}
+
+type nodeJSON struct {
+	ID                string            `json:"id"`
+	Name              string            `json:"name"`
+	Address           string            `json:"address"`
+	Version           string            `json:"version"`
+	StartedAt         jsonTime          `json:"started_at"`
+	Leader            bool              `json:"leader"`
+	Partitions        []uint32          `json:"partitions"`
+	Executors         uint32            `json:"executors"`
+	Running           uint32            `json:"running"`
+	LoopBusyRatio     float64           `json:"loop_busy_ratio"`
+	Store             map[string]string `json:"store"`
+	DiskWrittenBytes  int64             `json:"disk_written_bytes"`
+	DiskOccupiedBytes int64             `json:"disk_occupied_bytes"`
+	CPUMicros         int64             `json:"cpu_micros"`
+}
+
+func (a *app) nodes(ctx context.Context) error {
+	c, err := clusterclient.Dial(a.addr, a.apiKey)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := within(ctx)
+	defer cancel()
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var t term.Table
+	t.Row("NODE", "ADDRESS", "VERSION", "UP", "LEADER", "PARTITIONS", "EXECUTORS", "RUNNING", "BUSY", "STORE")
+	for _, n := range nodes {
+		start := time.Time{}
+		if n.StartTime != nil {
+			start = n.StartTime.AsTime()
+		}
+		if a.json() {
+			j := nodeJSON{n.Id, n.Name, n.Address, n.Version, jsonTime(start), n.Leader, n.Partitions, n.Executors, n.Running,
+				n.LoopBusyRatio, n.StoreSettings, n.DiskWrittenBytes, n.DiskOccupiedBytes, n.CpuMicros}
+			if j.Partitions == nil {
+				j.Partitions = []uint32{}
+			}
+			if j.Store == nil {
+				j.Store = map[string]string{}
+			}
+			if err := a.writeJSON(j); err != nil {
+				return err
+			}
+			continue
+		}
+		up, leader := "-", ""
+		if !start.IsZero() {
+			up = time.Since(start).Round(time.Second).String()
+		}
+		if n.Leader {
+			leader = "leader"
+		}
+		t.Row(orDash(n.Name, n.Id), n.Address, n.Version, up, leader, fmt.Sprint(len(n.Partitions)), fmt.Sprint(n.Executors),
+			fmt.Sprint(n.Running), fmt.Sprintf("%.0f%%", 100*n.LoopBusyRatio), settings(n.StoreSettings))
+	}
+	if a.json() {
+		return nil
+	}
+	_, err = t.WriteTo(a.Out)
+	return err
+}
+
+// settings returns "k=v k=v", by key.
+func settings(m map[string]string) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, k+"="+m[k])
+	}
+	return strings.Join(parts, " ")
+}
+
+func orDash(s ...string) string {
+	for _, v := range s {
+		if v != "" {
+			return v
+		}
+	}
+	return "-"
+}
+
+func newPartition(a *app) *cobra.Command {
+	c := &cobra.Command{Use: "partition", Short: "Look at the partitions"}
+	c.AddCommand(&cobra.Command{
+		Use:   "list",
+		Short: "List the partitions, who owns them, and what waits in them",
+		Args:  exactly(0, "no arguments"),
+		RunE:  func(c *cobra.Command, _ []string) error { return a.partitions(c.Context()) },
+	})
+	return asGroup(c)
+}
+
+type partitionJSON struct {
+	ID        uint32 `json:"id"`
+	Node      string `json:"node"`
+	Epoch     uint64 `json:"epoch"`
+	State     string `json:"state"`
+	Backlog   int64  `json:"backlog"`
+	Scheduled int64  `json:"scheduled"`
+	Running   int64  `json:"running"`
+}
+
+func (a *app) partitions(ctx context.Context) error {
+	c, err := clusterclient.Dial(a.addr, a.apiKey)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := within(ctx)
+	defer cancel()
+	parts, err := c.Partitions(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(parts, func(x, y *headracev1.Partition) int { return int(x.Id) - int(y.Id) })
+	var t term.Table
+	t.Row("PARTITION", "STATE", "NODE", "EPOCH", "BACKLOG", "SCHEDULED", "RUNNING")
+	for _, p := range parts {
+		if a.json() {
+			if err := a.writeJSON(partitionJSON{p.Id, p.NodeId, p.Epoch, p.State, p.Backlog, p.Scheduled, p.Running}); err != nil {
+				return err
+			}
+			continue
+		}
+		t.Row(fmt.Sprint(p.Id), p.State, orDash(p.NodeId), fmt.Sprint(p.Epoch), fmt.Sprint(p.Backlog), fmt.Sprint(p.Scheduled), fmt.Sprint(p.Running))
+	}
+	if a.json() {
+		return nil
+	}
+	_, err = t.WriteTo(a.Out)
+	return err
+}

@@ -1,0 +1,162 @@
+package loadgen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/task"
+)
+
+// stallTimeout ends a run in which nothing happens.
+const stallTimeout = time.Minute
+
+// glance is what processes and server say at one moment.
+type glance struct {
+	cpu         time.Duration // of this process and the node that answers
+	own         time.Duration // of this process alone
+	diskWritten int64         // bytes
+	walWritten  int64         // bytes; -1: the store doesn't tell
+	durable     map[string]string
+	live        int64 // tasks in the server that have not finished
+	version     string
+	busy        float64
+}
+
+func (r *Run) look(ctx context.Context) (glance, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	own := ownCPU()
+	g := glance{cpu: own, own: own, walWritten: -1, durable: map[string]string{}}
+	nodes, err := r.cluster.Nodes(ctx)
+	if err != nil {
+		return g, err
+	}
+	for _, n := range nodes { // what only the answering node knows is zero of the others
+		g.cpu += time.Duration(n.CpuMicros) * time.Microsecond
+		g.diskWritten += n.DiskWrittenBytes
+		maps.Copy(g.durable, n.StoreSettings)
+		g.version = n.Version
+		g.busy = max(g.busy, n.LoopBusyRatio)
+	}
+	if wal, err := strconv.ParseInt(g.durable["wal_written_bytes"], 10, 64); err == nil {
+		g.walWritten = wal
+		delete(g.durable, "wal_written_bytes")
+	}
+	g.live, err = r.live(ctx)
+	return g, err
+}
+
+// live returns how many tasks have not finished, by the counts of the partitions.
+func (r *Run) live(ctx context.Context) (n int64, err error) {
+	parts, err := r.cluster.Partitions(ctx)
+	for _, p := range parts {
+		n += p.Backlog + p.Scheduled + p.Running
+	}
+	return n, err
+}
+
+// ownCPU returns the CPU time of this process, user and system.
+func ownCPU() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// drain returns when the server has no more live tasks than before: every outcome is committed.
+func (r *Run) drain(ctx context.Context, before glance) (time.Time, error) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	progress := time.Now()
+	var lastStarts, lastLive int64
+	for {
+		starts, live := r.Starts.Load(), int64(-1)
+		if starts >= r.Accepted.Load() { // ask only when it can be over: asking costs CPU
+			var err error
+			if live, err = r.live(ctx); err != nil {
+				return time.Time{}, err
+			}
+			if live <= before.live {
+				return time.Now(), nil
+			}
+		}
+		if starts != lastStarts || live != lastLive {
+			lastStarts, lastLive, progress = starts, live, time.Now()
+		}
+		if time.Since(progress) > stallTimeout {
+			return time.Time{}, fmt.Errorf("nothing has moved for %v: %d of %d accepted tasks were started, the server has %d more unfinished ones than before (-1: not asked)",
+				stallTimeout, starts, r.Accepted.Load(), max(live-before.live, -1))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return time.Time{}, context.Cause(ctx)
+		}
+	}
+}
+
+// verifyAll bounds the number of tasks that are all looked at; of more, a sample is.
+const verifyAll = 500_000
+
+// verify asks the server what became of the tasks. It returns how many succeeded and how many were
+// looked at; where that is a sample without fault, all have succeeded.
+func (r *Run) verify(ctx context.Context) (succeeded, looked int64, err error) {
+	if r.Accepted.Load() <= verifyAll {
+		for _, t := range r.tenants {
+			for info, err := range t.c.ListAll(ctx, client.ListOptions{Function: r.function, PageSize: 1000}) {
+				if err != nil {
+					return 0, 0, err
+				}
+				looked++
+				if info.State == task.Succeeded {
+					succeeded++
+				}
+			}
+		}
+		return succeeded, looked, nil
+	}
+	for _, t := range r.tenants {
+		for _, id := range t.ids.kept {
+			info, err := t.c.Get(ctx, client.ByID(id))
+			if err != nil && !errors.Is(err, client.ErrNotFound) {
+				return 0, 0, err
+			}
+			looked++
+			if err == nil && info.Succeeded() {
+				succeeded++
+			}
+		}
+	}
+	if succeeded == looked {
+		return r.Accepted.Load(), looked, nil
+	}
+	return r.Accepted.Load() * succeeded / looked, looked, nil
+}
+
+// idSample keeps about a thousand ids of those that were added, evenly spread.
+type idSample struct {
+	every int
+
+	mu   sync.Mutex // guards following
+	seen int
+	kept []string
+}
+
+func newIDSample(total int) *idSample { return &idSample{every: max(total/1000, 1)} }
+
+func (s *idSample) add(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen%s.every == 0 {
+		s.kept = append(s.kept, id)
+	}
+	s.seen++
+}
