@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/headrace/headrace/executor"
+	"github.com/headrace/headrace/fn"
+)
+
+// executorMain is the outside executor: it runs until SIGTERM, then drains. Each start and end of a handler is
+// a line of its file: "start|end <task id> <token> <unix nanoseconds>".
+//
+//	work   answers its payload at once
+//	hold   runs until the file <its file>.release is there
+//	who    waits as long as its payload says, deaf to cancels, and answers the executor's name
+//	fail   always fails
+func executorMain() {
+	name, path := os.Getenv("HEADRACE_E2E_EXECUTOR"), os.Getenv("HEADRACE_E2E_FILE")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	exitOn(err)
+	slots, _ := strconv.Atoi(cmp.Or(os.Getenv("HEADRACE_E2E_SLOTS"), "50"))
+	x, err := executor.New(executor.Config{
+		Addr:         os.Getenv("HEADRACE_E2E_ADDR"),
+		Tenant:       cmp.Or(os.Getenv("HEADRACE_E2E_TENANT"), "acme"),
+		Name:         name,
+		Slots:        slots,
+		DrainTimeout: 2 * time.Second,
+		Logger:       slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	exitOn(err)
+	noted := func(h executor.Handler) executor.Handler {
+		return func(ctx context.Context, t *executor.Task) (executor.Result, error) {
+			line := func(what string) {
+				fmt.Fprintf(file, "%s %s %s %d\n", what, executor.TaskID(ctx), executor.Token(ctx), time.Now().UnixNano())
+			}
+			line("start")
+			defer line("end")
+			return h(ctx, t)
+		}
+	}
+	policy := fn.Options{OrphanTimeout: 5 * time.Second, Backoff: fn.Backoff{Base: 100 * time.Millisecond, Max: time.Second}}
+	x.HandleRaw("work", policy, noted(func(_ context.Context, t *executor.Task) (executor.Result, error) {
+		return executor.Result{Body: t.Payload}, nil
+	}))
+	x.HandleRaw("hold", fn.Options{}, noted(func(ctx context.Context, _ *executor.Task) (executor.Result, error) {
+		for {
+			if _, err := os.Stat(path + ".release"); err == nil {
+				return executor.Result{}, nil
+			}
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				return executor.Result{}, context.Cause(ctx)
+			}
+		}
+	}))
+	x.HandleRaw("who", policy, noted(func(_ context.Context, t *executor.Task) (executor.Result, error) {
+		d, err := time.ParseDuration(string(t.Payload))
+		if err != nil {
+			return executor.Result{}, executor.NonRetryable(err)
+		}
+		<-time.After(d)
+		return executor.Result{Body: []byte(name)}, nil
+	}))
+	x.HandleRaw("fail", policy, noted(func(context.Context, *executor.Task) (executor.Result, error) {
+		return executor.Result{}, fmt.Errorf("boom")
+	}))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	exitOn(x.Run(ctx))
+}
+
+func exitOn(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
