@@ -149,7 +149,7 @@ func (c *commit) insert(p *partition, t *store.Task) error {
 			return err
 		}
 	}
-	return c.putRow(hotSpace, t, t.Payload, false)
+	return c.putRow(t, t.Payload, false)
 }
 
 func (c *commit) update(p *partition, ch *store.Change) error {
@@ -182,13 +182,13 @@ func (c *commit) update(p *partition, ch *store.Change) error {
 		}
 	}
 	if !ch.KeepPayload {
-		return c.putRow(hotSpace, t, t.Payload, false)
+		return c.putRow(t, t.Payload, false)
 	}
 	payload, apart, err := c.kept(t)
 	if err != nil {
 		return err
 	}
-	return c.putRow(hotSpace, t, payload, apart)
+	return c.putRow(t, payload, apart)
 }
 
 func (c *commit) finish(p *partition, ch *store.Change) error {
@@ -217,10 +217,7 @@ func (c *commit) finish(p *partition, ch *store.Change) error {
 			return err
 		}
 	}
-	if err := c.b.Delete(c.rowKey(hotSpace, t.ID), nil); err != nil {
-		return err
-	}
-	return c.putRow(historySpace, t, payload, apart)
+	return c.putRow(t, payload, apart)
 }
 
 // kept returns the stored payload of a hot row, or says that it is apart and stays where it is.
@@ -236,7 +233,7 @@ func (c *commit) kept(t *store.Task) (payload []byte, apart bool, err error) {
 	if ch := c.last(t.ID).payload; ch != nil {
 		return ch.Task.Payload, false, nil
 	}
-	v, closer, err := c.s.db.Get(c.rowKey(hotSpace, t.ID))
+	v, closer, err := c.s.db.Get(c.rowKey(rowSpace, t.ID))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, false, fmt.Errorf("task %s, whose payload shall stay: %w", t.ID, store.ErrNotFound)
 	}
@@ -272,7 +269,7 @@ func (c *commit) note(ch *store.Change) {
 }
 
 // putRow writes the row, and what is too large for it beside it.
-func (c *commit) putRow(space byte, t *store.Task, payload []byte, payloadElsewhere bool) error {
+func (c *commit) putRow(t *store.Task, payload []byte, payloadElsewhere bool) error {
 	if !payloadElsewhere && len(payload) > blobMin {
 		if err := c.b.Set(append(c.rowKey(blobSpace, t.ID), payloadBlob), payload, nil); err != nil {
 			return err
@@ -284,7 +281,7 @@ func (c *commit) putRow(space byte, t *store.Task, payload []byte, payloadElsewh
 		}
 	}
 	c.s.val, c.s.tmp = appendForm(c.s.val[:0], c.s.tmp, t, payload, t.Result, payloadElsewhere)
-	return c.b.Set(c.rowKey(space, t.ID), c.s.val, nil)
+	return c.b.Set(c.rowKey(rowSpace, t.ID), c.s.val, nil)
 }
 
 func (c *commit) rowKey(space byte, id task.ID) []byte {
@@ -318,7 +315,7 @@ func (c *commit) listKey(t *store.Task) []byte {
 func (c *commit) setList(t *store.Task) error { return c.b.Set(c.listKey(t), nil, nil) }
 
 func (c *commit) moveList(old, t *store.Task) error {
-	if err := c.b.Delete(c.listKey(old), nil); err != nil {
+	if err := c.b.SingleDelete(c.listKey(old), nil); err != nil { // as in dropIndex
 		return err
 	}
 	return c.setList(t)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -20,10 +21,10 @@ type Config struct {
 	Dir    string      // made if it is not there; nothing else may write in it
 	Logger *zap.Logger // nil: nothing is logged
 	// MinFreeBytes is the free space of the disk below which inserts are refused with store.ErrFull;
-	// outcomes go on to a quarter of it. 0: 64 MiB. Larger stops earlier, smaller risks that the
+	// outcomes go on to half of it. 0: 128 MiB. Larger stops earlier, smaller risks that the
 	// engine can't compact.
 	MinFreeBytes int64
-	// MemTableBytes bounds one table in memory; there are up to 3. 0: 16 MiB. Larger writes less to
+	// MemTableBytes bounds one table in memory; there are up to 3. 0: 32 MiB. Larger writes less to
 	// disk and takes longer to start.
 	MemTableBytes int64
 	// CacheBytes of blocks read from disk. 0: 32 MiB.
@@ -35,10 +36,10 @@ func (c Config) withDefaults() Config {
 		c.Logger = zap.NewNop()
 	}
 	if c.MinFreeBytes == 0 {
-		c.MinFreeBytes = 64 << 20
+		c.MinFreeBytes = 128 << 20
 	}
 	if c.MemTableBytes == 0 {
-		c.MemTableBytes = 16 << 20
+		c.MemTableBytes = 32 << 20
 	}
 	if c.CacheBytes == 0 {
 		c.CacheBytes = 32 << 20
@@ -71,11 +72,10 @@ const formatVersion = 1
 
 // Store is an open directory. See the package's documentation.
 type Store struct {
-	cfg     Config
-	log     *zap.Logger
-	lock    *os.File
-	db      *pebble.DB
-	dropped string
+	cfg  Config
+	log  *zap.Logger
+	lock *os.File
+	db   *pebble.DB
 
 	use  sync.RWMutex // held to read while the database is used, to write by Close
 	shut bool         // guarded by use
@@ -91,6 +91,7 @@ type Store struct {
 
 	mu         sync.Mutex // guards following
 	partitions map[uint32]*partition
+	dropped    []string
 }
 
 var _ store.Store = (*Store)(nil)
@@ -116,7 +117,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	}
 	s := &Store{
 		cfg: cfg, log: cfg.Logger.Named("filestore"), lock: lock,
-		space:      space{dir: cfg.Dir, min: cfg.MinFreeBytes},
+		space:      space{dir: cfg.Dir, min: cfg.MinFreeBytes, log: cfg.Logger.Named("filestore")},
 		partitions: map[uint32]*partition{},
 	}
 	defer func() {
@@ -230,9 +231,13 @@ func (s *Store) Acquire(ctx context.Context, id uint32, from store.Epoch) (store
 	return p.Epoch, nil
 }
 
-// Dropped says what Open found behind the last complete commit and left out; "" if nothing. None of
-// it had been answered.
-func (s *Store) Dropped() string { return s.dropped }
+// Dropped says what Open found at the ends of files that is not as a clean end leaves it, and left
+// out; "" if nothing. None of it had been answered.
+func (s *Store) Dropped() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.dropped, "; ")
+}
 
 // Settings implements store.Store.
 func (s *Store) Settings() map[string]string {
@@ -269,5 +274,5 @@ func (s *Store) Close() error {
 	if s.db != nil {
 		err = s.db.Close()
 	}
-	return errors.Join(err, s.lock.Close())
+	return errors.Join(err, unlockDir(s.lock))
 }

@@ -17,11 +17,10 @@ import (
 //	p partition                                 → the partition's row
 //	f partition tenant function                 → a function's policy
 //	c partition tenant function band            → ready rows of a flow and their bytes
-//	t partition seq                             → hot row
+//	t partition seq                             → row, hot or finished
 //	q partition tenant function band sort seq   → ready index
 //	d partition due seq                         → due index
 //	x partition seq                             → hot rows with a record or a pending cancel
-//	h partition seq                             → finished row
 //	b partition seq kind                        → payload (0) or result (1) above blobMin
 //	i tenant client-id                          → id of the task
 //	r partition minute tenant request-id        → what a submit made
@@ -32,11 +31,10 @@ const (
 	partSpace     = 'p'
 	funcSpace     = 'f'
 	flowSpace     = 'c'
-	hotSpace      = 't'
+	rowSpace      = 't'
 	readySpace    = 'q'
 	dueSpace      = 'd'
 	markSpace     = 'x'
-	historySpace  = 'h'
 	blobSpace     = 'b'
 	clientSpace   = 'i'
 	requestSpace  = 'r'

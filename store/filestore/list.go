@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"container/heap"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -65,12 +64,7 @@ func (l *lister) wants(st task.State) bool {
 // take adds the row of a place unless the filter leaves it out. It reports whether the page is full.
 func (l *lister) take(ctx context.Context, place []byte) (full bool, err error) {
 	partition, seq := readPlace(place)
-	key := appendSeq(appendPart(nil, hotSpace, partition), seq)
-	t, err := load(l.r, key, bare)
-	if errors.Is(err, store.ErrNotFound) {
-		key[0] = historySpace
-		t, err = load(l.r, key, bare)
-	}
+	t, err := load(l.r, appendSeq(appendPart(nil, rowSpace, partition), seq), bare)
 	if err != nil {
 		return false, fmt.Errorf("row %d of partition %d: %w", seq, partition, err)
 	}

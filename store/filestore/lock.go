@@ -42,3 +42,9 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// unlockDir gives the directory back. Closing the file alone would not do at once: a process that is
+// just being started shares it until it has become another program.
+func unlockDir(f *os.File) error {
+	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+}

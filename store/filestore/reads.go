@@ -69,7 +69,7 @@ func (s *Store) Recover(ctx context.Context, id uint32) (*store.Recovered, error
 			return err
 		}
 		return s.scan(r, appendPart(nil, markSpace, id), func(k, _ []byte) error {
-			t, err := load(r, append([]byte{hotSpace}, k[1:]...), want{inline: -1, result: true})
+			t, err := load(r, append([]byte{rowSpace}, k[1:]...), want{inline: -1, result: true})
 			switch {
 			case err != nil:
 				return err
@@ -144,7 +144,7 @@ func (s *Store) page(ctx context.Context, prefix []byte, id uint32, from store.K
 				more = true
 				return nil
 			}
-			key = appendSeq(appendPart(key[:0], hotSpace, id), at.Seq)
+			key = appendSeq(appendPart(key[:0], rowSpace, id), at.Seq)
 			t, err := load(r, key, want{inline: inline, result: true})
 			if err != nil {
 				return fmt.Errorf("row %d: %w", at.Seq, err)
@@ -178,10 +178,7 @@ func (s *Store) Get(ctx context.Context, id task.ID) (t *store.Task, err error) 
 
 // find reads a hot or finished row. Errors: store.ErrNotFound.
 func (s *Store) find(r pebble.Reader, id task.ID, w want) (*store.Task, error) {
-	t, err := load(r, appendRow(nil, hotSpace, id), w)
-	if errors.Is(err, store.ErrNotFound) {
-		t, err = load(r, appendRow(nil, historySpace, id), w)
-	}
+	t, err := load(r, appendRow(nil, rowSpace, id), w)
 	if err == nil && t.ID != id {
 		err = store.ErrNotFound // somebody guesses ids
 	}

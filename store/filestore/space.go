@@ -2,48 +2,94 @@ package filestore
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/headrace/headrace/store"
 )
 
-// How far below MinFreeBytes outcomes may still go, as a part of it: a quarter stays for the engine,
-// which needs room to write its logs and to compact, that is to get free again.
-const reserveShare = 4
+// How far below MinFreeBytes outcomes may still go, as a part of it: the rest stays for the engine,
+// which needs room to write its tables and to compact, that is to get free again.
+const reserveShare = 2
 
 // spaceEvery bounds how old the last look at the free space may be.
 const spaceEvery = 100 * time.Millisecond
 
-// space watches the free space of the disk. Store.writeMu guards it.
+// space watches the free space of the disk, and holds some of it back in a file, the ballast: if the
+// engine meets a full disk all the same, where that would be fatal, the ballast goes and it tries again.
 type space struct {
 	dir     string
 	min     int64 // below it inserts are refused
-	free    int64
-	seenAt  time.Time
-	written int64 // since seenAt
+	log     *zap.Logger
+	free    int64     // Store.writeMu guards this and the next two
+	seenAt  time.Time // when free was read
+	written int64     // since then
+
+	mu      sync.Mutex // guards following
+	ballast bool       // the file is there
 }
+
+func (sp *space) ballastSize() int64 { return sp.min / 8 }
+
+func (sp *space) ballastPath() string { return filepath.Join(sp.dir, "BALLAST") }
 
 // check returns store.ErrFull if a batch of about size bytes must not be written.
 func (sp *space) check(size int64, inserts bool) error {
 	sp.written += 2 * size // log and table
 	if time.Since(sp.seenAt) > spaceEvery || sp.free-sp.written < sp.min {
-		var st unix.Statfs_t
-		if err := unix.Statfs(sp.dir, &st); err != nil {
-			return fmt.Errorf("look at the free space of %s: %w", sp.dir, err)
+		if err := sp.look(); err != nil {
+			return err
 		}
-		sp.free = int64(st.Bavail) * int64(st.Bsize)
-		sp.seenAt, sp.written = time.Now(), 2*size
+		sp.written = 2 * size
 	}
 	left, need := sp.free-sp.written, sp.min
 	if !inserts {
 		need /= reserveShare
 	}
 	if left < need {
-		return fmt.Errorf("%w: %d MiB free in %s, %d MiB are kept", store.ErrFull, sp.free>>20, sp.dir, sp.min>>20)
+		return fmt.Errorf("%w: %d MiB free in %s, %d MiB are kept", store.ErrFull, sp.free>>20, sp.dir, need>>20)
 	}
 	return nil
+}
+
+// look reads the free space, and lays the ballast down again where there is enough.
+func (sp *space) look() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(sp.dir, &st); err != nil {
+		return fmt.Errorf("look at the free space of %s: %w", sp.dir, err)
+	}
+	sp.free, sp.seenAt = int64(st.Bavail)*int64(st.Bsize), time.Now()
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.ballast || sp.free < sp.min+sp.ballastSize() {
+		return nil
+	}
+	f, err := os.OpenFile(sp.ballastPath(), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := extend(int(f.Fd()), 0, sp.ballastSize()); err != nil {
+		return nil // somebody was faster; next time
+	}
+	sp.ballast = true
+	sp.free -= sp.ballastSize()
+	return nil
+}
+
+// onFull throws the ballast off. The engine calls it, from any goroutine, and tries again after it.
+func (sp *space) onFull() {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	sp.log.Error("the disk is full", zap.String("dir", sp.dir), zap.Bool("ballast", sp.ballast))
+	if err := os.Remove(sp.ballastPath()); err == nil || os.IsNotExist(err) {
+		sp.ballast = false
+	}
 }
 
 // weigh estimates how many bytes a batch writes, and says whether it has inserts.
