@@ -10,9 +10,12 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/headrace/headrace/task"
 )
@@ -53,6 +56,9 @@ type Config struct {
 // to have their outcomes on disk.
 const confirmTimeout = 1500 * time.Millisecond
 
+// maxFunctions is how many functions one executor may have, over all tenants.
+const maxFunctions = 10_000
+
 func (c Config) withDefaults() Config {
 	if c.Addr == "" {
 		c.Addr = "127.0.0.1:7070"
@@ -91,8 +97,8 @@ func (c Config) Validate() error {
 	if c.Slots < 1 || c.Slots > 100_000 {
 		return &task.FieldError{Field: "Config.Slots", Value: fmt.Sprint(c.Slots), Want: "1 to 100,000"}
 	}
-	if len(c.Name) > task.MaxNameLen {
-		return &task.FieldError{Field: "Config.Name", Value: c.Name, Want: "at most 63 bytes"}
+	if len(c.Name) > task.MaxNameLen || !utf8.ValidString(c.Name) || strings.ContainsFunc(c.Name, unicode.IsControl) {
+		return &task.FieldError{Field: "Config.Name", Value: c.Name, Want: "at most 63 bytes of UTF-8 without control characters"}
 	}
 	if c.ResultBytes < 1 || c.ResultBytes > task.MaxPayloadConfig {
 		return &task.FieldError{Field: "Config.ResultBytes", Value: fmt.Sprint(c.ResultBytes), Want: "1 to 16 MiB"}
@@ -162,6 +168,8 @@ func (x *Executor) Run(ctx context.Context) error {
 		err = ErrClosed
 	case err == nil && len(x.functions) == 0:
 		err = errors.New("executor: no function is registered")
+	case err == nil && len(x.functions) > maxFunctions:
+		err = fmt.Errorf("executor: %d functions are registered, at most %d are possible", len(x.functions), maxFunctions)
 	}
 	if err != nil {
 		x.mu.Unlock()

@@ -5,11 +5,15 @@ import (
 	"slices"
 )
 
+// keptMax is how many outcomes may wait to be committed before no more credit is given: with the running
+// tries they fit a hello.
+const keptMax = 90_000
+
 // allot gives slots that are neither in use nor promised to the sessions, those first that have the
 // least: the executor alone allots, and credits out + running <= slots (B036: a slot is a slot, the
 // handlers of a cancelled try included). Credit once given is not taken back.
 func (e *Engine) allot() {
-	if e.draining || e.kept >= e.cfg.KeptBytes {
+	if e.draining || e.kept >= e.cfg.KeptBytes || e.ended >= keptMax {
 		return
 	}
 	free := e.cfg.Slots - e.running

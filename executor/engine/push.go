@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/headrace/headrace/internal/mutant"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
 )
@@ -45,7 +46,7 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 		return headracev1.Refusal_REFUSAL_FUNCTION, 0 // no such task could run here
 	}
 	old := e.tries[id]
-	if old != nil && old.Token == tok {
+	if old != nil && old.Token == tok && !(old.state == done && mutant.On("duplicate-starts")) {
 		return taken, 0 // a second copy; it is no push of its own
 	}
 	s.received++
@@ -66,7 +67,10 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 		e.void(now, old)
 	}
 	beatAt, ok := s.sentAt(p.Beat)
-	if !ok || now.Sub(beatAt) > ShelfLife {
+	if mutant.On("no-session-binding") {
+		beatAt, ok = now, true
+	}
+	if !ok || now.Sub(beatAt) > ShelfLife && !mutant.On("no-shelf-life") {
 		return headracev1.Refusal_REFUSAL_STALE, 0
 	}
 	f, ok := e.functions[functionKey{p.Tenant, p.Function}]
@@ -85,6 +89,9 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 	if d := micros(p.TimeoutMicros, 0); d > 0 {
 		t.TimeoutAt = now.Add(d)
 		e.timers.set(t, t.TimeoutAt.Add(timeoutSlack))
+	}
+	if mutant.On("orphan-from-receipt") {
+		t.beatAt = now
 	}
 	e.tries[id] = t
 	if e.running == 0 {
@@ -113,13 +120,9 @@ func (e *Engine) committed(now time.Time, c *headracev1.Committed) {
 	t := e.held(c.TaskId, c.Token)
 	switch {
 	case t == nil:
-	case t.state == running:
+	case t.state == running || c.Stale:
 		e.void(now, t)
 	default:
-		if c.Stale {
-			e.fx.Void = append(e.fx.Void, t)
-			e.dirty = true
-		}
 		e.finish(now, t)
 	}
 }
@@ -127,7 +130,7 @@ func (e *Engine) committed(now time.Time, c *headracev1.Committed) {
 // claimAnswered obeys only the owner of the newest epoch (R15).
 func (e *Engine) claimAnswered(now time.Time, s *session, c *headracev1.ClaimAnswer) {
 	t := e.held(c.TaskId, c.Token)
-	if t == nil || !t.part.command(s, c.Epoch) {
+	if t == nil || !t.part.command(s, c.Epoch) && !mutant.On("old-void-obeyed") {
 		return
 	}
 	if !c.Adopted {

@@ -133,7 +133,9 @@ func (e *Engine) reports(now time.Time, s *session, m *headracev1.SessionRequest
 	for _, t := range e.reporting {
 		r := t.report
 		if t.state != running || t.void {
-			r.listed = false
+			if r != nil {
+				r.listed = false
+			}
 			continue
 		}
 		if t.part.live() == s && size < e.cfg.MessageBytes {
@@ -177,9 +179,7 @@ func (e *Engine) void(now time.Time, t *Try) {
 			e.cancel(now, t, CauseStale, "")
 		}
 	case ended:
-		e.fx.Void = append(e.fx.Void, t)
-		e.dirty = true
-		e.finish(now, t)
+		e.refused(now, t)
 	}
 }
 
@@ -196,6 +196,15 @@ func (e *Engine) cancel(now time.Time, t *Try, cause Cause, reason string) {
 	e.dirty = true
 }
 
+// refused forgets an outcome that the owner did not accept, and tells the shell.
+func (e *Engine) refused(now time.Time, t *Try) {
+	push, data := t.Push, t.Data
+	e.finish(now, t)
+	t.Push, t.Data = push, data // the shell may look at them once more
+	e.fx.Void = append(e.fx.Void, t)
+	e.dirty = true
+}
+
 // finish forgets all of a try but its token.
 func (e *Engine) finish(now time.Time, t *Try) {
 	if t.state == ended {
@@ -206,7 +215,7 @@ func (e *Engine) finish(now time.Time, t *Try) {
 		e.logBytes -= t.report.lineBytes
 	}
 	t.state = done
-	t.outcome = nil
+	t.outcome, t.report, t.Push, t.Data = nil, nil, nil, nil // its payload may be large
 	if t.late(now) {
 		e.drop(t)
 	} else {

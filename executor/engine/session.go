@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headrace/headrace/internal/mutant"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 )
 
@@ -109,7 +110,10 @@ func (e *Engine) Held(id SessionID) int {
 func (e *Engine) Receive(now time.Time, id SessionID, m *headracev1.SessionResponse) {
 	s := e.session(id)
 	if s == nil {
-		return
+		if !mutant.On("no-session-binding") || len(e.sessions) == 0 {
+			return
+		}
+		s = e.sessions[len(e.sessions)-1]
 	}
 	e.forget(now)
 	if m.Welcome != nil {
@@ -149,7 +153,9 @@ func (e *Engine) welcome(s *session, w *headracev1.Welcome) {
 	ask := s.welcomed
 	s.welcomed = true
 	for _, pe := range w.Epochs {
-		e.partition(pe.Partition).command(s, pe.Epoch)
+		if !mutant.On("answer-raises-nothing") {
+			e.partition(pe.Partition).command(s, pe.Epoch)
+		}
 		ask = ask || pe.Epoch > s.told[pe.Partition]
 	}
 	s.helloDue = s.helloDue || ask
