@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/features"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -33,7 +34,8 @@ type EmbeddedConfig struct {
 	Dir string
 	// QuotaBytes bounds the keys and their history: 64 MB. Beyond it etcd refuses writes.
 	QuotaBytes int64
-	// StartTimeout bounds one attempt to start: 10 s. A healthy start takes a tenth of a second.
+	// StartTimeout bounds one attempt to start: 5 s, beyond which the directory counts as damaged. A healthy
+	// start takes a tenth of a second.
 	StartTimeout time.Duration
 	// Logger gets etcd's words at warn and above; nil logs nothing.
 	Logger *zap.Logger
@@ -68,7 +70,7 @@ func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		cfg.QuotaBytes = 64 << 20
 	}
 	if cfg.StartTimeout == 0 {
-		cfg.StartTimeout = 10 * time.Second
+		cfg.StartTimeout = 5 * time.Second
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -87,10 +89,8 @@ func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		return nil, fmt.Errorf("start etcd in %s: %w", dir, ErrLocked)
 	}
 	marker := dir + ".starting"
-	if damage == nil {
-		if _, err := os.Stat(marker); err == nil {
-			damage = errors.New("the last start ended the process")
-		}
+	if damage == nil && exists(marker) && exists(dir) {
+		damage = errors.New("the last start ended the process")
 	}
 	if damage == nil {
 		damage = checkPages(filepath.Join(dir, "member", "snap", "db"))
@@ -219,16 +219,29 @@ func start(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		return nil, fmt.Errorf("files not open after %v", cfg.StartTimeout)
 	}
 
+	// The pages know up to which entry of the log they are. If the log ends before (it was cut, and etcd
+	// repaired it), new entries get the numbers of old ones and are skipped as known: etcd would hang.
+	applied, _ := schema.ReadConsistentIndex(s.Backend().ReadTx())
+	leading := s.FirstCommitInTermNotify()
+
 	s.Start()
 	var err error
-	select {
-	case <-s.ReadyNotify():
-	case <-fatal.failed:
-		err = fatal.error()
-	case <-timeout.C:
-		err = fmt.Errorf("not ready after %v", cfg.StartTimeout)
-	case <-ctx.Done():
-		err = context.Cause(ctx)
+	for ready := false; !ready && err == nil; {
+		select {
+		case <-leading:
+			if committed := s.CommittedIndex(); committed < applied {
+				err = fmt.Errorf("the log ends at entry %d, before %d that the pages have", committed, applied)
+			}
+			leading = nil
+		case <-s.ReadyNotify():
+			ready = true
+		case <-fatal.failed:
+			err = fatal.error()
+		case <-timeout.C:
+			err = fmt.Errorf("not ready after %v", cfg.StartTimeout)
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
 	}
 	if err != nil {
 		_ = stopServer(s, fatal)
@@ -289,6 +302,11 @@ func stopServer(s *etcdserver.EtcdServer, fatal *fatalHook) error {
 	}
 }
 
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // keepDamaged is how many damaged directories are kept for a look.
 const keepDamaged = 3
 
@@ -305,10 +323,7 @@ func moveAside(dir string) (string, error) {
 		}
 	}
 	to := dir + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000")
-	if err := os.Rename(dir, to); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
-	}
-	return to, nil
+	return to, os.Rename(dir, to)
 }
 
 // fatalHook is what etcd's logger calls instead of ending the process.
