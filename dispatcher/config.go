@@ -36,7 +36,10 @@ type Config struct {
 	MaxPayload int           // bytes; 1 MiB, at most 16 MiB
 	Drain      time.Duration // how long a stop may take to hand partitions over; 5 s
 	TTL        time.Duration // of the membership lease, whole seconds; 5 s
-	Logger     *zap.Logger   // nil: silent
+	// MemoryBytes is what the process's memory stays within, softly: near it the collector works harder.
+	// 400 MiB; negative: leave the collector alone, as tests and embedders want. GOGC and GOMEMLIMIT win.
+	MemoryBytes int64
+	Logger      *zap.Logger // nil: silent
 }
 
 func (c Config) withDefaults() Config {
@@ -54,6 +57,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Drain == 0 {
 		c.Drain = 5 * time.Second
+	}
+	if c.MemoryBytes == 0 {
+		c.MemoryBytes = 400 << 20
 	}
 	if c.TTL == 0 {
 		c.TTL = 5 * time.Second

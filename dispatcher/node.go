@@ -93,6 +93,9 @@ func (n *Node) HTTPAddr() string {
 // uses the data directory. Call it once.
 func (n *Node) Run(ctx context.Context) (err error) {
 	n.startedAt = time.Now()
+	if n.cfg.MemoryBytes > 0 {
+		tune(n.cfg.MemoryBytes)
+	}
 	grpcLis, httpLis, err := n.listen()
 	if err != nil {
 		return err
