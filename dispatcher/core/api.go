@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"time"
 
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -16,24 +17,32 @@ type (
 	Database  int    // index of a database of the node
 )
 
+// Errors that callers act on.
+var (
+	ErrNotOwner       = errors.New("this node does not own the partition")           // nothing was stored here
+	ErrStoreSlow      = errors.New("the database is slow")                           // nothing was stored
+	ErrUnknownOutcome = errors.New("the outcome of the commit is not known")         // perhaps it was stored
+	ErrEpochBehind    = errors.New("an executor knows a newer epoch than the store") // acquire again, until it is above
+)
+
 // Config bounds the core. The zero value of a field is its documented default.
 type Config struct {
 	// Random gives 64 random bits: for ids and jitter. Required. The simulation seeds it.
 	Random func() uint64
 
-	WindowTasks     int           // of a flow, in memory; 256
-	WindowBytes     int           // of a flow; 1 MiB
-	NodeWindowBytes int           // of all flows together; 256 MiB
-	CommitChanges   int           // of one batch; 2,000
-	CommitBytes     int           // of one batch; 4 MiB
-	InlineBytes     int           // payloads above leave memory after their commit and are fetched; 64 KiB
-	Slice           int           // most items that one call handles; 256
-	SessionBytes    int           // payload bytes pushed and not acknowledged in a session; 4 MiB
-	TimerHorizon    time.Duration // due times nearer than this are held in memory; 1 min
-	TimerTasks      int           // most of them in each partition; 10,000
-	RecordAfter     time.Duration // a try that has run for this long is recorded; 1 s
-	ShelfLife       time.Duration // V of takeover.md; 1 s
-	Grace           time.Duration // after a takeover; 1.5 s
+	WindowTasks     int                     // of a flow, in memory; 256
+	WindowBytes     int                     // of a flow; 1 MiB
+	NodeWindowBytes int                     // of all flows together; 256 MiB
+	CommitChanges   int                     // of one batch; 2,000
+	CommitBytes     int                     // of one batch; 4 MiB
+	InlineBytes     int                     // payloads above leave memory after their commit and are fetched; 64 KiB
+	Slice           int                     // most items that one call handles; 256
+	SessionBytes    int                     // payload bytes pushed and not acknowledged in a session; 4 MiB
+	TimerHorizon    time.Duration           // due times nearer than this are held in memory; 1 min
+	TimerTasks      int                     // most of them in each partition; 10,000
+	RecordAfter     time.Duration           // a try that has run for this long is recorded; 1 s
+	ShelfLife       time.Duration           // V of takeover.md; 1 s
+	Grace           time.Duration           // after a takeover; 1.5 s
 	TenantWeight    func(tenant string) int // nil: 1 for all
 }
 
@@ -125,7 +134,7 @@ type Commit struct {
 	Database Database
 	Batch    *store.Batch
 	number   uint64
-	pending  []pendingChange // parallel to the changes of the parts
+	work     []partWork // parallel to the parts
 }
 
 // LoadKind says which read a Load asks for.
@@ -171,6 +180,7 @@ type EpochRead struct {
 	Database   Database
 	Partitions []uint32
 	number     uint64
+	parts      []*partition // parallel to Partitions
 }
 
 // LostPartition says that the core has dropped a partition's state.
@@ -205,7 +215,7 @@ type PartitionStat struct {
 	Backlog   int64
 	Scheduled int64
 	Running   int64
-	Bytes     int64 // of payloads in memory
+	Bytes     int64 // of payloads of live tasks, in memory or not
 }
 
 // The core's methods, all on one goroutine, none of them blocking:

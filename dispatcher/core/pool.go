@@ -1,0 +1,230 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/headrace/headrace/flowcontrol/fairqueue"
+	"github.com/headrace/headrace/task"
+)
+
+// pool is the executors that can run the same functions, and the order of what waits for them.
+type pool struct {
+	name      string // the sorted names of its functions
+	functions []*function
+	queue     fairqueue.Queue
+	benches   map[*tenant]*bench
+	sessions  []*session // that may get a push now: a heap, most free credit first
+	all       []*session // by opening
+	suspects  fifo[*item]
+	reserved  *session // kept empty for the first suspect
+}
+
+// bench is a tenant's place in a pool.
+type bench struct {
+	entry *fairqueue.Entry
+	turns fairqueue.Stride
+	mask  uint8             // bands that have something to run
+	rings [task.Bands]*seat // of the functions whose turn it is next
+}
+
+// seat is a flow's place on its tenant's bench: one in each pool that can run the function.
+type seat struct {
+	pool       *pool
+	bench      *bench
+	flow       *flow
+	next, prev *seat // the ring of the band; nil: not in it
+}
+
+// Expected slot-milliseconds are kept in these bounds: a short task costs a push, and no function can
+// set a tenant back for hours.
+const (
+	minCost = 10
+	maxCost = 60_000
+)
+
+// joinPool puts a session into the pool of its functions.
+func (c *Core) joinPool(s *session) {
+	fs := make([]*function, 0, len(s.declared))
+	for _, d := range s.declared {
+		fs = append(fs, d.function)
+	}
+	slices.SortFunc(fs, func(a, b *function) int {
+		return cmp.Or(strings.Compare(a.tenant.name, b.tenant.name), strings.Compare(a.name, b.name))
+	})
+	fs = slices.Compact(fs)
+	var name strings.Builder
+	for _, f := range fs {
+		name.WriteString(f.tenant.name + "/" + f.name + " ")
+	}
+	var p *pool
+	for _, q := range c.pools {
+		if q.name == name.String() {
+			p = q
+		}
+	}
+	if p == nil {
+		p = &pool{name: name.String(), functions: fs, benches: map[*tenant]*bench{}}
+		c.pools = append(c.pools, p)
+		for _, f := range fs {
+			f.pools = append(f.pools, p)
+			for _, fl := range f.flows {
+				fl.seats = append(fl.seats, &seat{pool: p, bench: p.bench(f.tenant), flow: fl})
+				fl.update(c)
+			}
+		}
+	}
+	s.pool = p
+	s.index = -1
+	p.all = append(p.all, s)
+}
+
+// leavePool takes a session out. A pool without sessions is gone: what waits, waits for a new one.
+func (c *Core) leavePool(s *session) {
+	p := s.pool
+	p.unready(s)
+	p.all = slices.DeleteFunc(p.all, func(o *session) bool { return o == s })
+	if p.reserved == s {
+		p.reserved = nil
+	}
+	if len(p.all) > 0 {
+		return
+	}
+	c.pools = slices.DeleteFunc(c.pools, func(o *pool) bool { return o == p })
+	for _, f := range p.functions {
+		f.pools = slices.DeleteFunc(f.pools, func(o *pool) bool { return o == p })
+		for _, fl := range f.flows {
+			fl.seats = slices.DeleteFunc(fl.seats, func(st *seat) bool { return st.pool == p })
+		}
+	}
+	for p.suspects.len() > 0 {
+		if it := p.suspects.pop(); it.place == atSuspect && !it.part.dead {
+			c.timers.unset(&it.timer)
+			c.offer(it)
+		}
+	}
+}
+
+func (p *pool) bench(t *tenant) *bench {
+	b := p.benches[t]
+	if b == nil {
+		b = &bench{}
+		b.entry = fairqueue.NewEntry(b, t.weight)
+		p.benches[t] = b
+	}
+	return b
+}
+
+// enter puts a flow into the order.
+func (p *pool) enter(s *seat) {
+	if s.next != nil {
+		return
+	}
+	b, band := s.bench, s.flow.band
+	if ring := b.rings[band]; ring == nil {
+		s.next, s.prev = s, s
+		b.rings[band] = s
+		if b.mask == 0 {
+			p.queue.Add(b.entry)
+		}
+		b.mask |= 1 << band
+	} else { // the last of the round
+		s.next, s.prev = ring, ring.prev
+		s.prev.next, s.next.prev = s, s
+	}
+}
+
+// leave takes a flow out of the order.
+func (p *pool) leave(s *seat) {
+	if s.next == nil {
+		return
+	}
+	b, band := s.bench, s.flow.band
+	if s.next == s {
+		b.rings[band] = nil
+		b.mask &^= 1 << band
+		if b.mask == 0 {
+			p.queue.Remove(b.entry)
+		}
+	} else {
+		s.prev.next, s.next.prev = s.next, s.prev
+		if b.rings[band] == s {
+			b.rings[band] = s.next
+		}
+	}
+	s.next, s.prev = nil, nil
+}
+
+// turn returns the flow whose turn it is.
+func (p *pool) turn() *seat {
+	e := p.queue.Min()
+	if e == nil {
+		return nil
+	}
+	b := e.Owner.(*bench)
+	band := b.turns.Pick(b.mask)
+	s := b.rings[band]
+	b.rings[band] = s.next
+	return s
+}
+
+// The heap of the sessions that may get a push.
+
+func (p *pool) before(a, b *session) bool {
+	return a.free() > b.free() || a.free() == b.free() && a.id < b.id
+}
+
+// ready puts a session where its credit and its room say.
+func (p *pool) ready(s *session) {
+	if !s.mayPush() || p.reserved == s {
+		p.unready(s)
+		return
+	}
+	if s.index < 0 {
+		s.index = len(p.sessions)
+		p.sessions = append(p.sessions, s)
+	}
+	p.fix(s.index)
+}
+
+func (p *pool) unready(s *session) {
+	i := s.index
+	if i < 0 {
+		return
+	}
+	last := len(p.sessions) - 1
+	p.swap(i, last)
+	p.sessions[last] = nil
+	p.sessions = p.sessions[:last]
+	s.index = -1
+	if i < last {
+		p.fix(i)
+	}
+}
+
+func (p *pool) swap(i, j int) {
+	p.sessions[i], p.sessions[j] = p.sessions[j], p.sessions[i]
+	p.sessions[i].index, p.sessions[j].index = i, j
+}
+
+func (p *pool) fix(i int) {
+	for i > 0 && p.before(p.sessions[i], p.sessions[(i-1)/2]) {
+		p.swap(i, (i-1)/2)
+		i = (i - 1) / 2
+	}
+	for {
+		child := 2*i + 1
+		if child >= len(p.sessions) {
+			return
+		}
+		if child+1 < len(p.sessions) && p.before(p.sessions[child+1], p.sessions[child]) {
+			child++
+		}
+		if !p.before(p.sessions[child], p.sessions[i]) {
+			return
+		}
+		p.swap(i, child)
+		i = child
+	}
+}
