@@ -39,7 +39,7 @@ generate-check: generate ## fails when the committed generated code is not curre
 	git diff --exit-code -- proto
 
 sim: ## one node's simulation: SEED=0x… for one seed, N=… for how many
-	$(GO) test ./internal/sim -run 'TestSim$$' -count=1 -timeout 60m -v $(if $(SEED),-seed=$(SEED)) -n=$(N)
+	$(GO) test ./internal/sim -run 'TestSim$$' -count=1 -timeout 60m -v $(if $(SEED),-seed=$(SEED)) -seeds=$(N)
 
 soak: build ## half an hour of load, kills and restarts, with a ledger at the end
 	HEADRACE_SOAK=30m $(GO) test ./internal/e2e -run TestSoak -count=1 -timeout 60m -v
