@@ -126,10 +126,11 @@ func (c *Core) OpenSession(now time.Time, id SessionID, h *headracev1.Hello) err
 	x := c.executorOf(string(h.ExecutorId), h.Name)
 	s := &session{id: id, executor: x, index: -1, openedAt: c.now, max: c.cfg.SessionBytes}
 	s.timer.owner = s
-	if old := x.session; old != nil {
+	old := x.session
+	x.session = s // before the old one is closed: that would forget an executor without a session
+	if old != nil {
 		c.closeSession(old)
 	}
-	x.session = s
 	c.sessions[id] = s
 	c.opened = append(c.opened, s)
 	for i, d := range h.Functions {
