@@ -16,9 +16,15 @@ var rows = sync.Pool{New: func() any { return new(storev1.Task) }}
 
 // Encode appends the stored form of a task to dst and returns the longer slice. Equal tasks have
 // equal bytes. Fields that Decode did not know come out again as they were.
-func Encode(dst []byte, t *Task) []byte {
+func Encode(dst []byte, t *Task) []byte { return encode(dst, t, t.Payload, t.Result) }
+
+// EncodeBare is Encode without payload and result, for engines that keep them elsewhere.
+func EncodeBare(dst []byte, t *Task) []byte { return encode(dst, t, nil, nil) }
+
+func encode(dst []byte, t *Task, payload, result []byte) []byte {
 	m := rows.Get().(*storev1.Task)
 	fill(m, t)
+	m.Payload, m.Result = payload, result
 	n := m.SizeVT()
 	at := len(dst)
 	dst = slices.Grow(dst, n+len(t.unknown))[:at+n]
@@ -113,7 +119,6 @@ func fill(m *storev1.Task, t *Task) {
 	m.Function = t.Function
 	m.ClientId = t.ClientID
 	m.RequestId = raw(t.RequestID)
-	m.Payload = t.Payload
 	m.PayloadSize = uint64(t.PayloadSize)
 	m.PayloadHash = raw(t.PayloadHash)
 	m.ContentType = t.ContentType
@@ -141,7 +146,6 @@ func fill(m *storev1.Task, t *Task) {
 	m.TriesTotal = int64(t.TriesTotal)
 	m.StartedAt = micros(t.StartedAt)
 	m.FinishedAt = micros(t.FinishedAt)
-	m.Result = t.Result
 	m.ResultType = t.ResultType
 	m.ErrClass = uint32(t.ErrClass)
 	m.ErrMessage = raw(t.ErrMessage)

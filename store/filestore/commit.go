@@ -19,6 +19,7 @@ type commit struct {
 	applied []*store.Change       // so far, refused ones left out
 	latest  map[task.ID]latest    // of applied; built when first asked for
 	clients map[clientKey]task.ID // client ids that this batch takes
+	later   later
 }
 
 // latest is what a batch did last with a task.
@@ -75,6 +76,7 @@ func (c *commit) part(at time.Time, part *store.Part, r *store.PartResult) error
 		return nil
 	}
 	before := p.Partition
+	c.later.on = apart(part.Changes, p.Seq)
 	for i := range part.Changes {
 		holder, err := c.change(p, &part.Changes[i])
 		if err != nil {
@@ -86,6 +88,9 @@ func (c *commit) part(at time.Time, part *store.Part, r *store.PartResult) error
 			}
 			r.Existing[i] = holder
 		}
+	}
+	if err := c.writeLater(p); err != nil {
+		return err
 	}
 	for i := range part.Requests {
 		if err := c.request(p, at, &part.Requests[i]); err != nil {
@@ -135,7 +140,7 @@ func (c *commit) insert(p *partition, t *store.Task) error {
 	if err := c.putIndex(p, t); err != nil {
 		return err
 	}
-	if err := c.setList(t); err != nil {
+	if err := c.putList(t); err != nil {
 		return err
 	}
 	for k, v := range t.Labels {
@@ -280,45 +285,13 @@ func (c *commit) putRow(t *store.Task, payload []byte, payloadElsewhere bool) er
 			return err
 		}
 	}
-	c.s.val, c.s.tmp = appendForm(c.s.val[:0], c.s.tmp, t, payload, t.Result, payloadElsewhere)
+	c.s.val = appendForm(c.s.val[:0], t, payload, t.Result, payloadElsewhere)
 	return c.b.Set(c.rowKey(rowSpace, t.ID), c.s.val, nil)
 }
 
 func (c *commit) rowKey(space byte, id task.ID) []byte {
 	c.s.key = appendRow(c.s.key[:0], space, id)
 	return c.s.key
-}
-
-func (c *commit) indexKey(p *partition, t *store.Task) []byte {
-	if t.Ready() {
-		c.s.key = appendIndex(appendFlow(c.s.key[:0], readySpace, p.ID, t.Flow()), t.Key())
-	} else {
-		c.s.key = appendIndex(appendPart(c.s.key[:0], dueSpace, p.ID), dueKey(t))
-	}
-	return c.s.key
-}
-
-func (c *commit) putIndex(p *partition, t *store.Task) error {
-	return c.b.Set(c.indexKey(p, t), nil, nil)
-}
-
-func (c *commit) dropIndex(p *partition, t *store.Task) error {
-	return c.b.Delete(c.indexKey(p, t), nil)
-}
-
-func (c *commit) listKey(t *store.Task) []byte {
-	k := appendText(appendList(c.s.key[:0], t.Tenant, t.State), t.Function)
-	c.s.key = appendPlace(k, t.CreatedAt, t.ID)
-	return c.s.key
-}
-
-func (c *commit) setList(t *store.Task) error { return c.b.Set(c.listKey(t), nil, nil) }
-
-func (c *commit) moveList(old, t *store.Task) error {
-	if err := c.b.SingleDelete(c.listKey(old), nil); err != nil { // as in dropIndex
-		return err
-	}
-	return c.setList(t)
 }
 
 // takeClientID writes the task's client id, or returns the task that holds it.

@@ -38,7 +38,9 @@ func (s *Store) openEngine(dir string) error {
 		MemTableStopWritesThreshold: 3,
 		// Fewer, larger compactions: half the CPU and writes, for a few more tables looked into.
 		L0CompactionThreshold: 8,
+		FlushSplitBytes:       512 << 10,
 	}
+	opts.TargetFileSizes[0] = 512 << 10
 	opts.Levels[0].FilterPolicy = bloom.FilterPolicy(10)
 	var err error
 	s.db, err = pebble.Open(dir, opts)

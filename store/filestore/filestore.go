@@ -82,12 +82,12 @@ type Store struct {
 
 	writeMu sync.Mutex // serialises Commit and Acquire; taken before mu
 	// Guarded by writeMu.
-	space         space
-	broken        error
-	batchSize     int // expected, in bytes
-	key, val, tmp []byte
-	touched       []*flow
-	lastFlow      *flow
+	space     space
+	broken    error
+	batchSize int // expected, in bytes
+	key, val  []byte
+	touched   []*flow
+	lastFlow  *flow
 
 	mu         sync.Mutex // guards following
 	partitions map[uint32]*partition

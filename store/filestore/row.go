@@ -18,8 +18,8 @@ const blobMin = 4 << 10
 
 // A row is stored as
 //
-//	flags (1 byte)   length of the task (uvarint)   task (store.Encode, without payload and result)
-//	length of the payload (uvarint)   payload   result
+//	flags (1 byte)   length of the task (4 bytes)   task (store.EncodeBare)
+//	length of the payload (4 bytes)   payload   result
 //
 // so that what is small is one read, and the payload can be left alone without decoding the task.
 const (
@@ -29,12 +29,8 @@ const (
 
 var errBadRow = errors.New("a row that this version can't read")
 
-// appendForm appends a row's stored form. Payload and result are given apart; above blobMin they
-// are only noted.
-func appendForm(dst, scratch []byte, t *store.Task, payload, result []byte, payloadElsewhere bool) (form, tmp []byte) {
-	bare := *t
-	bare.Payload, bare.Result = nil, nil
-	scratch = store.Encode(scratch[:0], &bare)
+// appendForm appends a row's stored form. Payload and result above blobMin are only noted.
+func appendForm(dst []byte, t *store.Task, payload, result []byte, payloadElsewhere bool) []byte {
 	var flags byte
 	if payloadElsewhere || len(payload) > blobMin {
 		flags |= payloadApart
@@ -44,11 +40,11 @@ func appendForm(dst, scratch []byte, t *store.Task, payload, result []byte, payl
 		flags |= resultApart
 		result = nil
 	}
-	dst = binary.AppendUvarint(append(dst, flags), uint64(len(scratch)))
-	dst = append(dst, scratch...)
-	dst = binary.AppendUvarint(dst, uint64(len(payload)))
-	dst = append(append(dst, payload...), result...)
-	return dst, scratch
+	at := len(dst) + 1
+	dst = store.EncodeBare(append(dst, flags, 0, 0, 0, 0), t)
+	binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(payload)))
+	return append(append(dst, payload...), result...)
 }
 
 // form is a stored row taken apart. Its slices lie in the engine's memory.
@@ -70,11 +66,11 @@ func readForm(v []byte) (f form, err error) {
 }
 
 func cutBytes(v []byte) (b, rest []byte, err error) {
-	n, w := binary.Uvarint(v)
-	if w <= 0 || n > uint64(len(v)-w) {
+	if len(v) < 4 || int(binary.BigEndian.Uint32(v)) > len(v)-4 {
 		return nil, nil, errBadRow
 	}
-	return v[w : w+int(n)], v[w+int(n):], nil
+	n := binary.BigEndian.Uint32(v) + 4
+	return v[4:n], v[n:], nil
 }
 
 // want says how much of a row to load.

@@ -64,6 +64,9 @@ func (d *Data) change(p *partition, id uint32, c *store.Change) *store.Task {
 		if old != nil || t.State.Terminal() {
 			panic(fmt.Sprintf("memstore: insert of task %s, which is there or %v", t.ID, t.State))
 		}
+		if t.PayloadSize != len(t.Payload) {
+			panic(fmt.Sprintf("memstore: insert of task %s with %d bytes of payload, not %d", t.ID, len(t.Payload), t.PayloadSize))
+		}
 		if t.ClientID != "" {
 			key := clientKey{t.Tenant, t.ClientID}
 			if id, taken := d.clientIDs[key]; taken {

@@ -116,12 +116,12 @@ func (tb *table) remove(seq uint64) {
 	}
 }
 
-// pick returns copies of the rows that want wants, by sequence number.
+// pick returns the rows that want wants, by sequence number. They go out as copies only.
 func (tb *table) pick(want func(*store.Task) bool) []*store.Task {
 	var ts []*store.Task
 	for _, seq := range tb.seqs {
 		if t := tb.rows[seq]; want(t) {
-			ts = append(ts, copied(t))
+			ts = append(ts, t)
 		}
 	}
 	return ts

@@ -30,8 +30,11 @@ func (s *Store) Recover(ctx context.Context, id uint32) (r *store.Recovered, err
 		})
 		r.Recorded = p.hot.pick(func(t *store.Task) bool { return t.Record != nil })
 		r.Cancels = p.hot.pick(func(t *store.Task) bool { return t.Record == nil && t.Cancel != nil })
-		for _, t := range slices.Concat(r.Recorded, r.Cancels) {
-			t.Payload = nil
+		for _, ts := range [][]*store.Task{r.Recorded, r.Cancels} {
+			for i, t := range ts {
+				ts[i] = copied(t)
+				ts[i].Payload = nil
+			}
 		}
 		return nil
 	})
@@ -100,6 +103,7 @@ func page(ts []*store.Task, key func(*store.Task) store.Key, after store.Key, li
 		if key(t).Compare(after) <= 0 {
 			continue
 		}
+		t = copied(t)
 		if len(t.Payload) > inline {
 			t.Payload = nil
 		}
@@ -126,8 +130,9 @@ func (s *Store) List(ctx context.Context, f store.Filter, after store.Cursor, li
 		slices.SortFunc(ts, func(a, b *store.Task) int { return newer(place(a), place(b)) })
 		more = len(ts) > limit
 		rows = ts[:min(limit, len(ts))]
-		for _, t := range rows {
-			t.Payload, t.Result = nil, nil
+		for i, t := range rows {
+			rows[i] = copied(t)
+			rows[i].Payload, rows[i].Result = nil, nil
 		}
 		return nil
 	})
