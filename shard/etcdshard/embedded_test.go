@@ -26,6 +26,7 @@ import (
 // The same through a port and etcd's own client, as in a cluster.
 func TestConformanceOverNetwork(t *testing.T) {
 	shardtest.Run(t, shardtest.Subject{
+		TTL: 2 * time.Second, Slack: 3 * time.Second,
 		New: func(t *testing.T) func() member.KV {
 			addr := serve(t, embedded(t, filepath.Join(t.TempDir(), "etcd")))
 			return func() member.KV {
@@ -229,7 +230,11 @@ func TestDamage(t *testing.T) {
 		"zero the used end":             func(b []byte) []byte { n := usedEnd(b); clear(b[max(0, n-4096):n]); return b },
 		"delete":                        nil,
 	}
-	for i := range 12 {
+	few := 12
+	if testing.Short() {
+		few = 2
+	}
+	for i := range few {
 		kinds[fmt.Sprintf("scribble over a few bytes %d", i)] = func(b []byte) []byte {
 			for range 8 {
 				at := r.IntN(max(1, usedEnd(b)-16))

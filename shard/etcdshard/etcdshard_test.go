@@ -3,6 +3,7 @@ package etcdshard
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
@@ -28,6 +29,7 @@ func embedded(t *testing.T, dir string) *Embedded {
 // The embedded server keeps the promises that membership needs, in real time.
 func TestConformance(t *testing.T) {
 	shardtest.Run(t, shardtest.Subject{
+		TTL: 2 * time.Second, Slack: 3 * time.Second,
 		New: func(t *testing.T) func() member.KV {
 			e := embedded(t, filepath.Join(t.TempDir(), "etcd"))
 			return func() member.KV { return e.KV() }

@@ -96,7 +96,6 @@ func (m *Member) Run(ctx context.Context) error {
 		m.log.warn("rejoin", "membership interrupted, joining again", zap.Error(err))
 		m.pause(ctx, failures)
 	}
-	m.endTrust()
 	if old != 0 {
 		// Detached: this is the last write, and it is what spares the others a TTL.
 		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

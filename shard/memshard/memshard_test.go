@@ -34,13 +34,15 @@ func TestConformance(t *testing.T) {
 // node runs a member and counts its events until the returned stop is called.
 type node struct {
 	*member.Member
-	conn  *memshard.Conn
-	count map[member.Kind]int // after synctest.Wait only
-	stop  func()
+	conn *memshard.Conn
+	stop func()
+
+	mu     sync.Mutex // guards following
+	counts map[member.Kind]int
 }
 
 func start(t *testing.T, r *memshard.Registry, name string, log *zap.Logger) *node {
-	n := &node{conn: r.Connect(), count: map[member.Kind]int{}}
+	n := &node{conn: r.Connect(), counts: map[member.Kind]int{}}
 	ps := make([]shard.Partition, 8)
 	for i := range ps {
 		ps[i] = shard.Partition{ID: uint32(i), Zone: "z"}
@@ -57,7 +59,9 @@ func start(t *testing.T, r *memshard.Registry, name string, log *zap.Logger) *no
 	wg.Go(func() { _ = m.Run(ctx) })
 	wg.Go(func() {
 		for e := range m.Events() {
-			n.count[e.Kind]++
+			n.mu.Lock()
+			n.counts[e.Kind]++
+			n.mu.Unlock()
 		}
 	})
 	n.stop = func() {
@@ -66,6 +70,12 @@ func start(t *testing.T, r *memshard.Registry, name string, log *zap.Logger) *no
 	}
 	t.Cleanup(n.stop)
 	return n
+}
+
+func (n *node) count(k member.Kind) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.counts[k]
 }
 
 func settle(d time.Duration) {
@@ -97,12 +107,12 @@ func TestOutageForAll(t *testing.T) {
 		r.Start()
 		settle(10 * time.Second)
 		for _, n := range []*node{a, b} {
-			if n.count[member.Isolated] != 1 || n.count[member.Reconnected] != 1 || n.count[member.LeaseLost] != 0 {
-				t.Errorf("events: %v", n.count)
+			if n.count(member.Isolated) != 1 || n.count(member.Reconnected) != 1 || n.count(member.LeaseLost) != 0 {
+				t.Errorf("isolated %d, reconnected %d, lease lost %d times", n.count(member.Isolated), n.count(member.Reconnected), n.count(member.LeaseLost))
 			}
 		}
-		if a.count[member.Won] != 8 || a.count[member.Unassigned] != 4 || a.count[member.Lost] != 0 {
-			t.Errorf("events of the first: %v", a.count)
+		if a.count(member.Won) != 8 || a.count(member.Unassigned) != 4 || a.count(member.Lost) != 0 {
+			t.Errorf("won %d, unassigned %d, lost %d", a.count(member.Won), a.count(member.Unassigned), a.count(member.Lost))
 		}
 		if base := a.TrustBase(); time.Since(base) > a.TTL()/2 {
 			t.Errorf("trust base is %v old after the outage", time.Since(base))
@@ -138,9 +148,9 @@ func TestTrustEndsBeforeTheLease(t *testing.T) {
 		a.conn.Delay(300 * time.Millisecond) // a keep-alive is taken 300 ms after it was sent
 		settle(20 * time.Second)
 		a.conn.Cut()
-		for b.count[member.Won] < 8 {
+		for b.count(member.Won) < 8 {
 			settle(10 * time.Millisecond)
-			if trusted := a.TrustBase().Add(a.TTL()*9/10 - 500*time.Millisecond); b.count[member.Won] > 4 && time.Now().Before(trusted) {
+			if trusted := a.TrustBase().Add(a.TTL()*9/10 - 500*time.Millisecond); b.count(member.Won) > 4 && time.Now().Before(trusted) {
 				t.Fatalf("another won while the first is trusted for another %v", time.Until(trusted))
 			}
 		}

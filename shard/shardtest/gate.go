@@ -16,6 +16,7 @@ type Gate struct {
 	open   chan struct{} // closed while messages pass
 	mute   bool          // watches say nothing
 	slow   time.Duration // answers to keep-alives take this long
+	commit func(member.Txn)
 	tries  int
 	sentAt time.Time // when the last keep-alive that succeeded, or grant, came to the gate
 }
@@ -53,6 +54,13 @@ func (g *Gate) Slow(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.slow = d
+}
+
+// BeforeCommit calls f before each transaction is passed on.
+func (g *Gate) BeforeCommit(f func(member.Txn)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.commit = f
 }
 
 // SentAt is when the last keep-alive that was answered, or the grant, reached the gate.
@@ -156,6 +164,12 @@ func (g *Gate) List(ctx context.Context, prefix string) ([]member.Item, int64, e
 func (g *Gate) Commit(ctx context.Context, txn member.Txn) (bool, int64, error) {
 	if err := g.pass(ctx); err != nil {
 		return false, 0, err
+	}
+	g.mu.Lock()
+	before := g.commit
+	g.mu.Unlock()
+	if before != nil {
+		before(txn)
 	}
 	ok, revision, err := g.KV.Commit(ctx, txn)
 	if lost := g.pass(ctx); lost != nil {

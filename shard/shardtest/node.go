@@ -21,6 +21,10 @@ type Subject struct {
 	New func(t *testing.T) (connect func() member.KV)
 	// In runs a case in the subject's kind of time; nil: real time.
 	In func(t *testing.T, f func(t *testing.T))
+	// TTL of the nodes' leases; 0: 1 s.
+	TTL time.Duration
+	// Slack is added to upper bounds of times: what a busy machine may cost in real time.
+	Slack time.Duration
 }
 
 // patience bounds every wait of a case. It is no measure of anything.
@@ -31,6 +35,8 @@ type cluster struct {
 	t       *testing.T
 	connect func() member.KV
 	admin   member.KV
+	ttl     time.Duration
+	slack   time.Duration
 	ids     int
 }
 
@@ -58,14 +64,14 @@ func catalogue(n int) []shard.Partition {
 	return ps
 }
 
-// start starts a node with 8 partitions and a TTL of one second; change may alter its config.
+// start starts a node with 8 partitions; change may alter its config.
 func (c *cluster) start(name string, change ...func(*member.Config)) *node {
 	c.t.Helper()
 	c.ids++
 	id := shard.NodeID(fmt.Sprintf("%s-%d", name, c.ids))
 	cfg := member.Config{
 		Node:       shard.Node{ID: id, Name: name, Addr: name + ":7070", StartedAt: time.Now()},
-		TTL:        time.Second,
+		TTL:        c.ttl,
 		Partitions: catalogue(8),
 		JoinDelay:  -1,
 		Logger:     zaptest.NewLogger(c.t, zaptest.Level(zap.WarnLevel)),

@@ -1,7 +1,9 @@
 package shardtest
 
 import (
+	"cmp"
 	"testing"
+	"time"
 
 	"github.com/headrace/headrace/shard/member"
 )
@@ -19,6 +21,8 @@ func Run(t *testing.T, s Subject) {
 		{"CleanStopLeavesNothing", testCleanStop},
 		{"SoleRestartWaitsForNothing", testSoleRestart},
 		{"LostLease", testLostLease},
+		{"LostLeaseAndSilentWatch", testLostLeaseAndSilentWatch},
+		{"LostRaceForAKey", testLostRace},
 		{"TwoNodesShare", testTwoNodesShare},
 		{"DeadNode", testDeadNode},
 		{"HoldsIsHonest", testHoldsIsHonest},
@@ -37,7 +41,7 @@ func Run(t *testing.T, s Subject) {
 		t.Run(tc.name, func(t *testing.T) {
 			body := func(t *testing.T) {
 				connect := s.New(t)
-				tc.f(t, &cluster{t: t, connect: connect, admin: connect()})
+				tc.f(t, &cluster{t: t, connect: connect, admin: connect(), ttl: cmp.Or(s.TTL, time.Second), slack: s.Slack})
 			}
 			if s.In == nil {
 				t.Parallel() // most of it is waiting for leases
