@@ -129,6 +129,7 @@ func (e *Engine) hello(now time.Time, s *session) *headracev1.Hello {
 		if t.state != ended {
 			continue
 		}
+		t.home = s
 		c.RunMicros = t.outcome.RunMicros
 		if t.report != nil && len(t.report.lines) > 0 {
 			s.logs = append(s.logs, e.takeLines(t))

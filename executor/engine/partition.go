@@ -42,6 +42,9 @@ func (p *partition) command(s *session, epoch uint64) bool {
 	if epoch < p.epoch || epoch == 0 {
 		return epoch > 0 && mutant.On("epoch-unchecked")
 	}
+	if p.owner != s {
+		s.adopts = true
+	}
 	p.epoch, p.owner = epoch, s
 	return true
 }

@@ -45,7 +45,7 @@ func (e *Engine) Ended(now time.Time, t *Try, r Result) {
 		}
 	}
 	e.kept += outcomeBytes(o)
-	if s != nil {
+	if t.home = s; s != nil {
 		s.outcomes = append(s.outcomes, t)
 	}
 }

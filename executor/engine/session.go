@@ -23,6 +23,7 @@ type session struct {
 	acks     []*headracev1.Ack
 	logs     []*headracev1.LogReport // of tries that ended; they go before the outcomes
 	outcomes []*Try                  // ended, not yet sent in this session
+	adopts   bool                    // it has become the owner of a partition: outcomes may have waited for it
 
 	beatAt   time.Time   // of the next beat
 	beats    []time.Time // when beat number n was sent: beats[(n-1) % len]
@@ -144,6 +145,10 @@ func (e *Engine) Receive(now time.Time, id SessionID, m *headracev1.SessionRespo
 	}
 	for _, p := range m.Pushes {
 		e.push(now, s, p)
+	}
+	if s.adopts {
+		s.adopts = false
+		e.adopt(s)
 	}
 }
 

@@ -73,14 +73,35 @@ func (e *Engine) Tick(now time.Time) {
 func (e *Engine) resend(now time.Time) {
 	var again []*Try
 	for _, t := range e.tries {
-		if t.state == ended && !t.sentAt.IsZero() && now.Sub(t.sentAt) >= resendEvery && t.part.live() != nil {
+		if t.state == ended && t.home == t.part.live() && t.home != nil && !t.sentAt.IsZero() && now.Sub(t.sentAt) >= resendEvery {
 			again = append(again, t)
 		}
 	}
 	slices.SortFunc(again, func(a, b *Try) int { return a.ID.Compare(b.ID) })
 	for _, t := range again {
 		t.sentAt = time.Time{}
-		s := t.part.live()
+		t.home.outcomes = append(t.home.outcomes, t)
+	}
+}
+
+// adopt queues in a session what ended while its partitions had no owner here: after the hello that claimed
+// it as running, and before the welcome.
+func (e *Engine) adopt(s *session) {
+	if e.ended == 0 || s.helloDue { // a hello says everything
+		return
+	}
+	var waiting []*Try
+	for _, t := range e.tries {
+		if t.state == ended && t.home != s && t.part.live() == s {
+			waiting = append(waiting, t)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *Try) int { return a.ID.Compare(b.ID) })
+	for _, t := range waiting {
+		t.home, t.sentAt = s, time.Time{}
+		if t.report != nil && len(t.report.lines) > 0 {
+			s.logs = append(s.logs, e.takeLines(t))
+		}
 		s.outcomes = append(s.outcomes, t)
 	}
 }

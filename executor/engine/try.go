@@ -25,8 +25,9 @@ type Try struct {
 
 	part     *partition
 	state    tryState
-	void     bool // running, but nobody wants its outcome
-	recorded bool // its record is on disk, so its own orphan timeout counts (R9)
+	home     *session // where its outcome is told, or waits to be; nil: nowhere yet
+	void     bool     // running, but nobody wants its outcome
+	recorded bool     // its record is on disk, so its own orphan timeout counts (R9)
 	cause    Cause
 	beatAt   time.Time // when the beat that its push named was sent
 	orphan   time.Duration
