@@ -213,6 +213,10 @@ func (c *Core) announcedPush(it *item, r *store.Record) {
 		c.giveUp(it)
 		return
 	}
+	if end := expiry(it.t); !end.IsZero() && !end.After(c.now) { // the record took its time
+		c.giveUp(it)
+		return
+	}
 	b, ok := s.beatFor(it.part, c.now, c.cfg.ShelfLife)
 	if !ok {
 		c.giveUp(it)
