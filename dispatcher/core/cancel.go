@@ -192,14 +192,7 @@ func (c *Core) cancelEnds(it *item) time.Time {
 func (c *Core) cancelOver(it *item) {
 	t := it.edit()
 	c.endRow(it, t, task.CancelledClass, "cancelled; the executor did not report an end in time")
-	y := it.try
-	if s := y.session; s != nil {
-		id := t.ID
-		m := c.message(s)
-		m.Cancels = append(m.Cancels, &headracev1.CancelTry{
-			TaskId: id[:], Token: wireToken(y.token), Cause: headracev1.CancelCause_CANCEL_CAUSE_STALE, Epoch: it.part.epoch,
-		})
-	}
+	it.answer, it.answerToken = it.try.executor, it.try.token // that it is committed voids the try there
 	c.endTry(it)
 	c.finishCancelled(it, t)
 }

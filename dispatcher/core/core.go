@@ -155,6 +155,12 @@ func (c *Core) busy() bool {
 // last Take ask for; nil: nothing. The slices belong to the core again at the next Take; what they
 // point to belongs to the shell (a Commit until Committed).
 func (c *Core) Take() *Effects {
+	for _, s := range c.opened {
+		if s.ask && s.message == nil { // in a message of its own: only a second welcome is always answered
+			s.ask = false
+			c.welcome(s)
+		}
+	}
 	c.schedule()
 	for _, db := range c.databases {
 		if db != nil {

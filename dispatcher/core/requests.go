@@ -102,7 +102,9 @@ func (rs *requests) looked(c *Core, r *request, a LoadAnswer) {
 	switch {
 	case a.Err == nil && a.Request != nil:
 		for i, id := range a.Request.IDs {
-			if i < len(sub.items) && !id.IsZero() {
+			// A client's own id may have turned out to belong to another task after this was written: such an
+			// item is inserted again, and the store says who holds the id.
+			if i < len(sub.items) && !id.IsZero() && sub.tasks[i].ClientID == "" {
 				sub.items[i].ID = id
 				sub.items[i].Dedup = i < len(a.Request.Dedup) && a.Request.Dedup[i]
 			}

@@ -30,6 +30,8 @@ type session struct {
 	closed   bool
 	draining bool
 	held     bool // may get no push before its next beat
+	heard    bool // its first hello is worked off
+	ask      bool // it is to be asked again what it holds
 
 	credit   uint64 // pushes that it takes, in all
 	sent     uint64 // pushes that were sent

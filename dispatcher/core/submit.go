@@ -124,9 +124,7 @@ func (c *Core) addSubmit(cm *Commit, sub *submission) {
 		if t.PayloadSize == 0 {
 			t.PayloadSize = len(t.Payload)
 		}
-		// A client's id may belong to another task: what its item's answer is stays open until the commit
-		// is known, and a retry asks again by that id.
-		if ids != nil && t.ClientID == "" {
+		if ids != nil {
 			ids[k] = t.ID
 		}
 		part.Changes = append(part.Changes, store.Change{Op: store.Insert, Task: t})

@@ -434,13 +434,21 @@ func (c *Core) helloEnds(s *session, in *inbound) {
 			c.lose(p, ErrEpochBehind) // who still holds the key raises above it (R5)
 		}
 	}
+	first := !s.heard
+	s.heard = true
 	var denied []*item
 	for it := s.executor.flying.first; it != nil; it = it.onExecutor.next {
 		y, p := it.try, it.part
-		if y.hello == in.number || !y.pushed || p.closing || y.session == s && y.claimed || known[p.id] < p.epoch {
+		if y.hello == in.number || !y.pushed || p.closing || y.session == s && y.claimed || !first && known[p.id] < p.epoch {
 			continue
 		}
 		denied = append(denied, it)
+	}
+	if first && len(denied) > 0 {
+		// While a session of that executor to this very process is open by another name, its first hello
+		// leaves out what that one claims. Asked in this session, it says all.
+		s.ask = true
+		return
 	}
 	for _, it := range denied {
 		c.inHand(it.part.id, it.t.ID)
