@@ -190,3 +190,16 @@ func TestBorder(t *testing.T) {
 		t.Errorf("a status does not pass: %v", err)
 	}
 }
+
+// A stored log line comes back as it was reported, whatever is in its message.
+func TestLogLinesComeBack(t *testing.T) {
+	for _, message := range []string{"", "x", "two words", "  spaced", "line\nbreak"} {
+		in := &headracev1.LogLine{Attempt: 2, LogTime: timestamppb.New(noon.Add(1234 * time.Microsecond)), Level: "warn", Message: message}
+		if got := logLine(store.Try{Attempt: 2}, core.LogText(in)); !proto.Equal(in, got) {
+			t.Errorf("%v came back as %v", in, got)
+		}
+	}
+	if got := logLine(store.Try{Attempt: 1}, "free text"); got.Message != "free text" || got.Level != "info" {
+		t.Errorf("free text: %v", got)
+	}
+}

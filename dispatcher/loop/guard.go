@@ -59,6 +59,17 @@ func (l *Loop) enterAt(what string, partition uint32, f func(*core.Core)) bool {
 	return false
 }
 
+// look is for reads: a panic there has changed nothing, and what the core last had in hand has nothing to do
+// with it. It is logged and costs the call.
+func (l *Loop) look(what string, f func(*core.Core)) bool {
+	failed, stack := l.try(f)
+	if failed != nil {
+		l.log.Error("a look at the core panicked", zap.String("event", what),
+			zap.String("panic", telemetry.Escape(fmt.Sprint(failed))), zap.ByteString("stack", stack))
+	}
+	return failed == nil
+}
+
 // try calls f and returns what it panicked with.
 func (l *Loop) try(f func(*core.Core)) (failed any, stack []byte) {
 	defer func() {

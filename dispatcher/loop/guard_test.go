@@ -22,7 +22,7 @@ type harness struct {
 	lost  chan core.LostPartition
 }
 
-func run(t *testing.T, f func(h *harness)) {
+func run(t *testing.T, f func(t *testing.T, h *harness)) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &harness{t: t, store: memstore.New(), lost: make(chan core.LostPartition, 100)}
 		seed := uint64(1)
@@ -45,7 +45,7 @@ func run(t *testing.T, f func(h *harness)) {
 				t.Errorf("run: %v", err)
 			}
 		}()
-		f(h)
+		f(t, h)
 	})
 }
 
@@ -99,7 +99,7 @@ func (o outbox) Close(reason error) {
 // A panic in the core costs the partition of the event: it is lost, its neighbour serves on, and it serves
 // again once it is acquired.
 func TestPanicCostsOnePartition(t *testing.T) {
-	run(t, func(h *harness) {
+	run(t, func(t *testing.T, h *harness) {
 		h.acquire(1)
 		h.acquire(2)
 		if _, err := h.submit(1); err != nil {
@@ -125,7 +125,7 @@ func TestPanicCostsOnePartition(t *testing.T) {
 // A panic that names nothing costs the core: sessions end, callers hear of an unknown outcome, every
 // partition is lost, and the node lives on.
 func TestPanicOfUnknownCauseStartsANewCore(t *testing.T) {
-	run(t, func(h *harness) {
+	run(t, func(t *testing.T, h *harness) {
 		h.acquire(1)
 		h.acquire(2)
 		id, err := h.submit(2)
@@ -142,9 +142,17 @@ func TestPanicOfUnknownCauseStartsANewCore(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer stop()
+		// A look that panics costs the call alone.
 		if err := h.Do(t.Context(), func(*core.Core) { panic("a bug") }); !errors.Is(err, ErrPanic) {
 			t.Errorf("the call: %v", err)
 		}
+		if _, err := h.submit(1); err != nil {
+			t.Errorf("submit after a look that panicked: %v", err)
+		}
+		h.post("test", func(now time.Time) {
+			h.core.Tick(now) // nothing is in hand any more
+			h.enter("test", func(*core.Core) { panic("a bug") })
+		})
 		for _, want := range []uint32{1, 2} {
 			if p := <-h.lost; p.Partition != want {
 				t.Errorf("lost %+v, want %d", p, want)
@@ -164,7 +172,7 @@ func TestPanicOfUnknownCauseStartsANewCore(t *testing.T) {
 
 // The task in hand at a panic is a suspect; in hand twice, it is handed over as one, once.
 func TestSuspectIsNamedTheSecondTime(t *testing.T) {
-	run(t, func(h *harness) {
+	run(t, func(t *testing.T, h *harness) {
 		h.acquire(1)
 		id, err := h.submit(1)
 		if err != nil {
@@ -192,7 +200,7 @@ func TestSuspectIsNamedTheSecondTime(t *testing.T) {
 // A fenced commit loses the partition and answers its callers; a commit of unknown outcome is not taken for
 // a failure.
 func TestRefusedAndUnknownCommits(t *testing.T) {
-	run(t, func(h *harness) {
+	run(t, func(t *testing.T, h *harness) {
 		h.acquire(1)
 		if _, err := h.store.Acquire(t.Context(), 1, 1); err != nil { // somebody else
 			t.Fatal(err)
@@ -205,7 +213,7 @@ func TestRefusedAndUnknownCommits(t *testing.T) {
 		}
 		h.acquire(1)
 		h.store.Fail = func(op string) memstore.Fault {
-			if op == "Commit" {
+			if op == "commit" {
 				return memstore.Fault{Err: store.ErrUnknown, Apply: true}
 			}
 			return memstore.Fault{}

@@ -48,7 +48,7 @@ func (l *Loop) postFor(ctx context.Context, name string, do func(now time.Time))
 func (l *Loop) Do(ctx context.Context, f func(*core.Core)) error {
 	done := make(chan error, 1)
 	err := l.postFor(ctx, "do", func(time.Time) {
-		if l.enter("do", f) {
+		if l.look("do", f) {
 			done <- nil
 		} else {
 			done <- fmt.Errorf("look at the core: %w", ErrPanic)

@@ -55,7 +55,7 @@ func (l *Loop) publish(now time.Time) time.Duration {
 	}
 	l.meter.published, l.meter.publishedAt = now, l.meter.events
 	l.meter.dirty = false
-	l.enter("stats", func(c *core.Core) {
+	l.look("stats", func(c *core.Core) {
 		parts := c.Stats()
 		l.snapshot.Store(&snapshot{parts: parts, sent: make([]atomic.Int64, len(parts))})
 	})
