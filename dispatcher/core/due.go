@@ -106,7 +106,7 @@ func (c *Core) readDueDone(p *partition, ld *Load, a LoadAnswer) {
 		}
 		d.to = k
 		seq := t.ID.Seq()
-		if p.items[seq] == nil && !contains(gone, seq) {
+		if p.items[seq] == nil && !contains(gone, seq) && !p.unknown(seq) {
 			c.inHand(p.id, t.ID)
 			c.recovered(p, t)
 			if d.to != k { // there was no room for it

@@ -63,7 +63,7 @@ func (c *Core) got(g *getting, ld *Load, a LoadAnswer) {
 	case g.stale:
 		g.ask(c)
 		return
-	case a.Err != nil && !errors.Is(a.Err, store.ErrNotFound):
+	case a.Err != nil && !errors.Is(a.Err, store.ErrNotFound), a.Err == nil && p.unknown(g.id.Seq()):
 		c.timers.set(&g.timer, c.now.Add(readAgain))
 		return
 	}

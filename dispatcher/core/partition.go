@@ -15,6 +15,7 @@ type partition struct {
 	floor store.Epoch // as it will be on disk at the latest when anybody relies on it (R14)
 	seq   uint64      // highest sequence number given
 	old   uint64      // highest sequence number given by earlier owners
+	known uint64      // inserts up to this sequence number are known to be on disk, or not to be; see unknown
 	push  uint64      // number of the newest push
 	dead  bool
 
@@ -44,6 +45,10 @@ type partition struct {
 	part int // index of its part in the batch being built
 	in   uint64
 }
+
+// unknown reports whether a row that a read has found is one whose insert is still on its way: on disk
+// already, and its commit's answer not here. It is taken when that comes, not before, or it would be taken twice.
+func (p *partition) unknown(seq uint64) bool { return seq > p.known }
 
 // database is what the node knows of one database.
 type database struct {

@@ -141,6 +141,7 @@ func (c *Core) inserted(p *partition, pc *pendingChange, existing *store.Task) {
 	sub := pc.sub
 	t := sub.tasks[pc.index]
 	item := &sub.items[pc.index]
+	p.known = t.ID.Seq() // they come in order
 	switch {
 	case existing == nil:
 		item.ID = t.ID
@@ -166,7 +167,7 @@ func (c *Core) accept(p *partition, t *store.Task) {
 	if !t.Deadline.IsZero() || t.StartTTL > 0 {
 		l.expires = true
 	}
-	if c.leave(p, l, t) {
+	if p.items[t.ID.Seq()] != nil || c.leave(p, l, t) { // a read may have brought it before the commit's answer
 		return
 	}
 	if len(t.Payload) > c.cfg.InlineBytes {

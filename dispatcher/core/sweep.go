@@ -93,7 +93,7 @@ func (c *Core) swept(s *sweep, ld *Load, a LoadAnswer) {
 		}
 		s.expires = true
 		seq := t.ID.Seq()
-		if at.After(c.now) || p.items[seq] != nil || contains(s.gone, seq) || t.Record != nil || t.Cancel != nil {
+		if at.After(c.now) || p.items[seq] != nil || contains(s.gone, seq) || p.unknown(seq) || t.Record != nil || t.Cancel != nil {
 			continue
 		}
 		c.inHand(p.id, t.ID)

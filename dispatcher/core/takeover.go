@@ -41,7 +41,7 @@ func (c *Core) Acquired(now time.Time, a Acquired) {
 	c.inHand(id, task.ID{})
 	p := &partition{
 		id: id, db: c.database(a.Database), epoch: a.Epoch, floor: r.Partition.Floor,
-		seq: r.Partition.Seq, old: r.Partition.Seq, raisedAt: a.RaisedAt,
+		seq: r.Partition.Seq, old: r.Partition.Seq, known: r.Partition.Seq, raisedAt: a.RaisedAt,
 		items: map[uint64]*item{}, lanes: map[store.Flow]*lane{}, gets: map[uint64]*getting{},
 		policies: map[*function]uint64{},
 	}

@@ -324,7 +324,7 @@ func (c *Core) pulled(l *lane, ld *Load, a LoadAnswer) {
 			break // the row at left may have come after the read; from there on it must be read again
 		}
 		seq := t.ID.Seq()
-		if l.part.items[seq] != nil || contains(gone, seq) {
+		if l.part.items[seq] != nil || contains(gone, seq) || l.part.unknown(seq) {
 			l.cursor = k
 			continue
 		}
