@@ -307,6 +307,28 @@ func startDamaged(t *testing.T, dir string) bool {
 	return true
 }
 
+// A log that was cut below what the pages have is found at once, and not by a timeout.
+func TestCutLog(t *testing.T) {
+	dir := filled(t)
+	for _, f := range files(t, dir) {
+		if strings.HasSuffix(f, ".wal") {
+			if err := os.Truncate(f, 4096); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	core, logs := observer.New(zapcore.WarnLevel)
+	e, err := StartEmbedded(t.Context(), EmbeddedConfig{Dir: dir, Logger: zap.New(core)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	aside := logs.FilterMessageSnippet("moved aside").All()
+	if len(aside) != 1 || !strings.Contains(fmt.Sprint(aside[0].ContextMap()["damage"]), "the log ends at entry") {
+		t.Errorf("warnings: %v", aside)
+	}
+}
+
 // A start that ended the process is found by its marker.
 func TestMarkerOfADeadStart(t *testing.T) {
 	dir := filled(t)

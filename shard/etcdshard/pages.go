@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -50,12 +51,17 @@ const (
 
 // checkPages walks bbolt's file: every page that can be reached is where it says, holds sorted keys inside
 // its bounds, and is reached once. bbolt itself reads through mmap and trusts what it finds. A file that is
-// not there is fine. The file is read whole: etcd's quota bounds it.
+// not there is fine. What is in use is read into memory: etcd's quota bounds it.
 func checkPages(file string) (err error) {
-	data, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
@@ -66,8 +72,8 @@ func checkPages(file string) (err error) {
 			err = fmt.Errorf("pages of %s: %v", file, p)
 		}
 	}()
-	w := &walk{data: data, seen: map[uint64]bool{}}
-	if err := w.run(); err != nil {
+	w := &walk{seen: map[uint64]bool{}}
+	if err := w.run(f, uint64(info.Size())); err != nil {
 		return fmt.Errorf("pages of %s: %w", file, err)
 	}
 	return nil
@@ -80,16 +86,25 @@ type walk struct {
 	seen     map[uint64]bool // reached or free
 }
 
-func (w *walk) run() error {
+func (w *walk) run(f io.ReaderAt, size uint64) error {
+	w.data = make([]byte, min(size, 2*pageSizeLimit)) // enough for both meta pages
+	if _, err := f.ReadAt(w.data, 0); err != nil {
+		return err
+	}
 	meta, err := w.meta()
 	if err != nil {
 		return err
 	}
+	if w.pages > size/w.pageSize {
+		return fmt.Errorf("%d pages of %d bytes in a file of %d", w.pages, w.pageSize, size)
+	}
+	// The rest of the file, mostly, is space that bbolt took ahead.
+	w.data = make([]byte, w.pages*w.pageSize)
+	if _, err := f.ReadAt(w.data, 0); err != nil {
+		return err
+	}
 	root, freelist := u64(meta[16:]), u64(meta[32:])
 	w.seen[0], w.seen[1] = true, true
-	if uint64(len(w.data)) < w.pages*w.pageSize {
-		return fmt.Errorf("file ends at %d bytes, %d pages are in use", len(w.data), w.pages)
-	}
 	if freelist != noFreelist {
 		if err := w.freelist(freelist); err != nil {
 			return err
@@ -118,8 +133,8 @@ func (w *walk) meta() ([]byte, error) {
 		return nil, errors.New("both meta pages are bad")
 	}
 	w.pageSize, w.pages = uint64(u32(best[8:])), u64(best[40:])
-	if w.pageSize < 1024 || w.pageSize > pageSizeLimit || w.pages > uint64(len(w.data))/w.pageSize {
-		return nil, fmt.Errorf("%d pages of %d bytes in a file of %d", w.pages, w.pageSize, len(w.data))
+	if w.pageSize < 1024 || w.pageSize > pageSizeLimit {
+		return nil, fmt.Errorf("pages of %d bytes", w.pageSize)
 	}
 	return best, nil
 }

@@ -286,7 +286,11 @@ func testDeletedKeys(t *testing.T, c *cluster) {
 	a.event(member.Won, i)
 	i, _ = a.event(member.LeaseLost, del("members/"+string(a.id)))
 	a.event(member.Joined, i)
+	joinedAt := time.Now()
 	a.holds(8)
+	if d := time.Since(joinedAt); d > c.ttl/2+c.slack {
+		t.Errorf("waited %v for its own old lease", d)
+	}
 	if n := len(c.leases()); n != 1 {
 		t.Errorf("%d leases after joining again", n)
 	}
