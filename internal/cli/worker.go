@@ -81,6 +81,9 @@ func (a *app) work(ctx context.Context, f workerFlags, command []string) error {
 		Timeout: time.Duration(f.timeout), MaxAttempts: f.maxAttempts, Downstream: f.downstream,
 		Backoff: fn.Backoff{Base: time.Duration(f.backoff)},
 	}
+	if f.slots < 1 { // 0 is the executor's default
+		return usagef("--slots: %d given, want 1 to 100000", f.slots)
+	}
 	if f.maxAttempts < 0 {
 		return usagef("--max-attempts: %d given, want 1 to %d", f.maxAttempts, task.MaxAttemptsLimit)
 	}

@@ -126,7 +126,8 @@ func listFiles(root, without string) (files []Path, unreadable int, err error) {
 
 // DefaultDir returns Go's own source tree: some 11,000 real files that most who read this have.
 func DefaultDir() (string, error) {
-	for _, root := range []string{goEnv(), runtime.GOROOT()} { //nolint:staticcheck // the second is for machines without the go command
+	//lint:ignore SA1019 the second is for machines without the go command
+	for _, root := range []string{goEnv(), runtime.GOROOT()} {
 		dir := filepath.Join(root, "src")
 		if info, err := os.Stat(dir); root != "" && err == nil && info.IsDir() {
 			return dir, nil

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/headrace/headrace/internal/devserver"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"headrace": main})
+}
+
+// The command line as scripts use it: real processes, a real server, files under testdata/script.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("XDG_DATA_HOME", "")
+			for _, v := range []string{"HEADRACE_ADDR", "HEADRACE_API_KEY"} {
+				env.Setenv(v, "")
+			}
+			env.Setenv("HEADRACE_TENANT", "default")
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"server":  server,
+			"exits":   exits,
+			"field":   field,
+			"setvar":  setvar,
+			"oddtree": oddTree,
+		},
+	})
+}
+
+// server [DIR]: starts a server on a free port and sets HEADRACE_ADDR. It is stopped at the end, in order.
+func server(ts *testscript.TestScript, neg bool, args []string) {
+	exe, err := exec.LookPath("headrace")
+	ts.Check(err)
+	dir := "data"
+	if len(args) > 0 {
+		dir = args[0]
+	}
+	s, err := devserver.Start(context.Background(), devserver.Config{Exe: exe, Data: ts.MkAbs(dir)})
+	ts.Check(err)
+	ts.Setenv("HEADRACE_ADDR", s.GRPC)
+	ts.Setenv("HTTP", s.HTTP)
+	ts.Defer(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := s.Stop(ctx); err != nil {
+			ts.Fatalf("%v", err)
+		}
+	})
+}
+
+// exits CODE COMMAND…: runs a command that must end with that code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// objects returns the JSON objects on stdout, one a line.
+func objects(ts *testscript.TestScript) []map[string]any {
+	var all []map[string]any
+	lines := bufio.NewScanner(strings.NewReader(ts.ReadFile("stdout")))
+	for lines.Scan() {
+		var o map[string]any
+		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+			ts.Fatalf("%s: %v", lines.Text(), err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+func lookup(ts *testscript.TestScript, o map[string]any, path string) string {
+	var v any = o
+	for _, k := range strings.Split(path, ".") {
+		m, ok := v.(map[string]any)
+		if !ok {
+			ts.Fatalf("no %s in %v", path, o)
+		}
+		if v, ok = m[k]; !ok {
+			ts.Fatalf("no %s in %v", path, o)
+		}
+	}
+	if f, ok := v.(float64); ok {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return fmt.Sprint(v)
+}
+
+// field PATH VALUE…: the objects on stdout have these values, one each; ">0" matches numbers above 0.
+func field(ts *testscript.TestScript, neg bool, args []string) {
+	all := objects(ts)
+	if len(all) != len(args)-1 {
+		ts.Fatalf("%d objects, want %d", len(all), len(args)-1)
+	}
+	for i, o := range all {
+		got := lookup(ts, o, args[0])
+		if args[i+1] == ">0" {
+			if f, err := strconv.ParseFloat(got, 64); err != nil || f <= 0 {
+				ts.Fatalf("object %d: %s is %s, want more than 0", i, args[0], got)
+			}
+		} else if got != args[i+1] {
+			ts.Fatalf("object %d: %s is %q, want %q", i, args[0], got, args[i+1])
+		}
+	}
+}
+
+// setvar NAME PATH: sets a variable to a field of the only object on stdout.
+func setvar(ts *testscript.TestScript, neg bool, args []string) {
+	all := objects(ts)
+	if len(all) != 1 {
+		ts.Fatalf("%d objects, want one", len(all))
+	}
+	ts.Setenv(args[0], lookup(ts, all[0], args[1]))
+}
+
+// oddtree DIR: makes files with names and contents that are hard, and sets DIGEST and FILES. The digest
+// is computed by other means than the demo's: whole lines by sorted names.
+func oddTree(ts *testscript.TestScript, neg bool, args []string) {
+	root := ts.MkAbs(args[0])
+	contents := map[string]string{"new\nline": "x", "\xff\xfe": "bytes\n", "tab\t": "1", "back\\slash": "2", "sub.txt": "3", "empty": ""}
+	for i := range 400 {
+		contents[fmt.Sprintf("sub/%d/näh-%d", i%7, i)] = strings.Repeat(fmt.Sprintln(i), i)
+	}
+	var names []string
+	for name, content := range contents {
+		names = append(names, name)
+		path := filepath.Join(root, name)
+		ts.Check(os.MkdirAll(filepath.Dir(path), 0o755))
+		ts.Check(os.WriteFile(path, []byte(content), 0o644))
+	}
+	ts.Check(os.Symlink("empty", filepath.Join(root, "link")))
+	slices.Sort(names)
+	h := sha256.New()
+	for _, name := range names {
+		fmt.Fprintf(h, "%x  %s\n", sha256.Sum256([]byte(contents[name])), name)
+	}
+	ts.Setenv("DIGEST", fmt.Sprintf("%x", h.Sum(nil)))
+	ts.Setenv("FILES", strconv.Itoa(len(names)))
+}
