@@ -25,6 +25,7 @@ func Example() {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
 
