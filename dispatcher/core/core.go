@@ -168,6 +168,11 @@ func (c *Core) Take() *Effects {
 			c.checkEpochs(db)
 		}
 	}
+	if checked {
+		if err := c.Check(); err != nil {
+			panic(err)
+		}
+	}
 	if !c.dirty {
 		return nil
 	}

@@ -1,0 +1,5 @@
+//go:build invariants
+
+package core
+
+const checked = true

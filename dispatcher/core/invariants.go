@@ -1,0 +1,130 @@
+package core
+
+import (
+	"fmt"
+)
+
+// Check looks whether the state is consistent. Tests and the simulation call it after each step; it
+// costs O(everything).
+func (c *Core) Check() error {
+	bytes := 0
+	running := map[*executor]int{}
+	for _, p := range c.order {
+		if p.dead || c.parts[p.id] != p {
+			return fmt.Errorf("partition %d is in the order and not held", p.id)
+		}
+		var flying, waiting, unsure, adopting, windowed int
+		for seq, it := range p.items {
+			if it.t.ID.Seq() != seq || it.part != p {
+				return fmt.Errorf("%v lies under number %d of partition %d", it.t.ID, seq, p.id)
+			}
+			bytes += it.size
+			if (it.try != nil) != (it.place == atFlight) {
+				return fmt.Errorf("%v is at %d, its try %v", it.t.ID, it.place, it.try)
+			}
+			switch it.place {
+			case atWindow:
+				windowed++
+				if it.pend > 0 {
+					return fmt.Errorf("%v is in its window with %d changes on their way", it.t.ID, it.pend)
+				}
+			case atDue:
+				waiting++
+			case atNowhere:
+				return fmt.Errorf("%v has left memory and is there", it.t.ID)
+			case atFlight:
+				y := it.try
+				flying++
+				running[y.executor]++
+				if y.unsure {
+					unsure++
+				}
+				if y.adopted && y.record != started && y.record != announced {
+					adopting++
+				}
+				if y.session != nil && (y.session.closed || y.session.executor != y.executor) {
+					return fmt.Errorf("%v runs in a session that is closed or another's", it.t.ID)
+				}
+			}
+		}
+		if flying != int(p.stat.Running) || waiting != p.due.count || unsure != p.unsure || adopting != p.adopting {
+			return fmt.Errorf("partition %d counts %d running, %d waiting, %d unsure, %d adopting; there are %d, %d, %d, %d",
+				p.id, p.stat.Running, p.due.count, p.unsure, p.adopting, flying, waiting, unsure, adopting)
+		}
+		if p.stat.Backlog < 0 || p.stat.Scheduled < 0 {
+			return fmt.Errorf("partition %d counts %d ready and %d due", p.id, p.stat.Backlog, p.stat.Scheduled)
+		}
+		for f, l := range p.lanes {
+			size := 0
+			for i := l.head; i < len(l.window); i++ {
+				s := l.window[i]
+				if s.it.place != atWindow || s.it.lane != l || s.it.t.Key() != s.key || p.items[s.it.t.ID.Seq()] != s.it {
+					return fmt.Errorf("%v: slot %d holds %v, which is at %d", f, i, s.it.t.ID, s.it.place)
+				}
+				if i > l.head && l.window[i-1].key.Compare(s.key) >= 0 {
+					return fmt.Errorf("%v: slot %d is out of order", f, i)
+				}
+				size += len(s.it.t.Payload)
+				windowed--
+			}
+			if size != l.bytes {
+				return fmt.Errorf("%v counts %d bytes, there are %d", f, l.bytes, size)
+			}
+			if l.open != (l.len() > 0 && !l.parked) {
+				return fmt.Errorf("%v: open is %v with %d tasks, parked %v", f, l.open, l.len(), l.parked)
+			}
+		}
+		if windowed != 0 {
+			return fmt.Errorf("partition %d: %d tasks are at a window and in none", p.id, windowed)
+		}
+	}
+	if bytes != c.bytes {
+		return fmt.Errorf("the node counts %d bytes, there are %d", c.bytes, bytes)
+	}
+	for id, x := range c.executors {
+		if x.flying.n != running[x] {
+			return fmt.Errorf("executor %x counts %d tries, there are %d", id, x.flying.n, running[x])
+		}
+	}
+	for _, s := range c.opened {
+		promised, unacked := 0, 0
+		for it := s.executor.flying.first; it != nil; it = it.onExecutor.next {
+			if y := it.try; y.session == s {
+				unacked += y.bytes
+				if !y.pushed && y.record == recording {
+					promised++
+				}
+			}
+		}
+		if promised != s.promised || unacked != s.unacked {
+			return fmt.Errorf("session %d counts %d promised and %d bytes, there are %d and %d", s.id, s.promised, s.unacked, promised, unacked)
+		}
+		if (s.index >= 0) != (s.mayPush() && s.pool.reserved != s) {
+			return fmt.Errorf("session %d: in the heap %v, may push %v", s.id, s.index >= 0, s.mayPush())
+		}
+	}
+	for name, t := range c.tenants {
+		for _, f := range t.functions {
+			for _, fl := range f.flows {
+				open := 0
+				for _, l := range fl.lanes {
+					if l.open {
+						open++
+					}
+				}
+				if open != fl.open {
+					return fmt.Errorf("%s/%s counts %d open lanes, there are %d", name, f.name, fl.open, open)
+				}
+				for _, st := range fl.seats {
+					if (st.next != nil) != fl.may(c) && !f.down.timer.dueBy(c.now.UnixNano()) {
+						return fmt.Errorf("%s/%s/%v: in the order %v, may run %v", name, f.name, fl.band, st.next != nil, fl.may(c))
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// dueBy reports whether a timer's time has come and it was not called yet.
+func (t *timer) dueBy(now int64) bool { return t.index != 0 && t.at <= now }
