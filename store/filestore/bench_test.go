@@ -87,3 +87,43 @@ func cpuTime() int64 {
 	}
 	return u.Utime.Nano() + u.Stime.Nano()
 }
+
+// BenchmarkRefill pages through a flow of waiting tasks. One operation is one task.
+func BenchmarkRefill(b *testing.B) {
+	s, err := Open(Config{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Acquire(b.Context(), 1, 0); err != nil {
+		b.Fatal(err)
+	}
+	const total = 200_000
+	var flow store.Flow
+	for seq := uint64(1); seq <= total; {
+		var changes []store.Change
+		for range 1000 {
+			t := crashTask(seq)
+			t.Tenant = "acme"
+			flow = t.Flow()
+			changes = append(changes, store.Change{Op: store.Insert, Task: t})
+			seq++
+		}
+		if _, err := s.Commit(b.Context(), &store.Batch{At: time.Now(), Parts: []store.Part{{Partition: 1, Epoch: 1, Changes: changes, Seq: seq - 1}}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for n := 0; n < b.N; {
+		var at store.Key
+		for more := true; more && n < b.N; {
+			var rows []*store.Task
+			if rows, more, err = s.Ready(b.Context(), 1, flow, at, 256, 1<<20, 64<<10); err != nil {
+				b.Fatal(err)
+			}
+			n += len(rows)
+			at = rows[len(rows)-1].Key()
+		}
+	}
+}

@@ -1,10 +1,12 @@
 package filestore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -133,7 +135,15 @@ func (s *Store) page(ctx context.Context, prefix []byte, id uint32, from store.K
 			return err
 		}
 		defer it.Close()
-		bytes := 0
+		// Rows wait about in the order in which they came: seeking on from row to row is twice as fast
+		// as looking each of them up.
+		all := appendPart(nil, rowSpace, id)
+		rowIt, err := r.NewIter(&pebble.IterOptions{LowerBound: all, UpperBound: after(slices.Clone(all))})
+		if err != nil {
+			return err
+		}
+		defer rowIt.Close()
+		size := 0
 		var key []byte
 		for ok := it.First(); ok; ok = it.Next() {
 			at := readIndex(it.Key()[n:])
@@ -145,12 +155,12 @@ func (s *Store) page(ctx context.Context, prefix []byte, id uint32, from store.K
 				return nil
 			}
 			key = appendSeq(appendPart(key[:0], rowSpace, id), at.Seq)
-			t, err := load(r, key, want{inline: inline, result: true})
+			t, err := seek(rowIt, r, key, want{inline: inline, result: true})
 			if err != nil {
 				return fmt.Errorf("row %d: %w", at.Seq, err)
 			}
-			bytes += len(t.Payload)
-			if len(rows) > 0 && bytes > maxBytes {
+			size += len(t.Payload)
+			if len(rows) > 0 && size > maxBytes {
 				more = true
 				return nil
 			}
@@ -162,6 +172,21 @@ func (s *Store) page(ctx context.Context, prefix []byte, id uint32, from store.K
 		return it.Error()
 	})
 	return rows, more, err
+}
+
+// seek is load by an iterator over rows. Errors: store.ErrNotFound.
+func seek(it *pebble.Iterator, r pebble.Reader, key []byte, w want) (*store.Task, error) {
+	if !it.SeekGE(key) || !bytes.Equal(it.Key(), key) {
+		if err := it.Error(); err != nil {
+			return nil, err
+		}
+		return nil, store.ErrNotFound
+	}
+	v, err := it.ValueAndErr()
+	if err != nil {
+		return nil, err
+	}
+	return decode(r, v, w)
 }
 
 // Get implements store.Store.

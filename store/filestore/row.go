@@ -94,6 +94,11 @@ func load(r pebble.Reader, key []byte, w want) (*store.Task, error) {
 		return nil, err
 	}
 	defer closer.Close()
+	return decode(r, v, w)
+}
+
+// decode reads a stored row, and from r what is not in it. It keeps nothing of v.
+func decode(r pebble.Reader, v []byte, w want) (*store.Task, error) {
 	f, err := readForm(v)
 	if err != nil {
 		return nil, err
