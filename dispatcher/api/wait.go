@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/headrace/headrace/dispatcher/core"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -40,13 +41,17 @@ func (s *Tasks) Wait(req *headracev1.WaitRequest, stream grpc.ServerStreamingSer
 	if err != nil {
 		return err
 	}
+	var last *headracev1.Task
 	send := func(t *store.Task, v *core.View) (ended bool, err error) {
 		ended = t.State.Terminal()
 		if req.OnlyTerminal && !ended {
 			return false, nil
 		}
 		m := describe(t, v)
-		m.Result = t.Result
+		if m.Result = t.Result; proto.Equal(m, last) { // an event from before the read, or of what is not shown
+			return false, nil
+		}
+		last = m
 		return ended, stream.Send(&headracev1.WaitResponse{Task: m})
 	}
 	if ended, err := send(t, v); ended || err != nil {

@@ -10,8 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,15 +39,16 @@ type Cluster struct {
 	data     *memstore.Data
 	registry *memshard.Registry
 
-	node  *dispatcher.Node
-	stop  context.CancelFunc
-	ended chan error
-	store *memstore.Store
-	conn  *memshard.Conn
+	node   *dispatcher.Node
+	stop   context.CancelFunc
+	ended  chan error
+	store  *memstore.Store
+	conn   *memshard.Conn
+	killed *atomic.Bool
 
-	mu   sync.Mutex        // guards following
-	lis  *bufconn.Listener // of the running node; nil: nobody listens
-	dead bool              // the store's handle belongs to a process that was killed
+	mu    sync.Mutex        // guards following
+	lis   *bufconn.Listener // of the running node; nil: nobody listens
+	conns []net.Conn        // to it
 }
 
 // Run runs f with a started cluster in a bubble, and stops everything that f left.
@@ -68,18 +71,17 @@ func (c *Cluster) Start() {
 	lis := bufconn.Listen(1 << 20)
 	c.store = memstore.Open(c.data)
 	c.conn = c.registry.Connect()
-	killed := &c.dead
-	c.mu.Lock()
-	c.lis, c.dead = lis, false
-	c.mu.Unlock()
+	killed := new(atomic.Bool)
+	c.killed = killed
 	c.store.Fail = func(string) memstore.Fault {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if *killed {
+		if killed.Load() {
 			return memstore.Fault{Err: errors.New("this process is dead")}
 		}
 		return memstore.Fault{}
 	}
+	c.mu.Lock()
+	c.lis, c.conns = lis, nil
+	c.mu.Unlock()
 	cfg := c.Config
 	cfg.Store, cfg.Registry, cfg.Secret, cfg.Listener, cfg.HTTP = store.Store(c.store), c.conn, "secret of the test", lis, "off"
 	cfg.MemoryBytes = -1
@@ -91,8 +93,9 @@ func (c *Cluster) Start() {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.node, c.stop, c.ended = node, cancel, make(chan error, 1)
-	go func() { c.ended <- node.Run(ctx) }()
+	ended := make(chan error, 1)
+	c.node, c.stop, c.ended = node, cancel, ended
+	go func() { ended <- node.Run(ctx) }()
 	select {
 	case <-node.Ready():
 	case err := <-c.ended:
@@ -118,16 +121,16 @@ func (c *Cluster) Stop() time.Duration {
 	return time.Since(began)
 }
 
-// Kill ends the node as a crash does: from now on nothing of it reaches the disk, the registry or a peer.
+// Kill ends the node as a crash does: from now on nothing of it reaches the disk, the registry or a peer. What
+// is left of it ends beside the next node, as a process would that is only thought to be dead.
 func (c *Cluster) Kill() {
 	c.t.Helper()
-	c.mu.Lock()
-	c.dead = true
-	c.mu.Unlock()
+	c.killed.Store(true)
 	c.conn.Cut()
 	c.unlisten()
 	c.stop()
-	<-c.ended // its errors are those of a dead process
+	ended := c.ended
+	c.t.Cleanup(func() { <-ended }) // its errors are those of a dead process
 	c.node = nil
 }
 
@@ -137,6 +140,9 @@ func (c *Cluster) unlisten() {
 	if c.lis != nil {
 		_ = c.lis.Close()
 		c.lis = nil
+	}
+	for _, conn := range c.conns {
+		_ = conn.Close()
 	}
 }
 
@@ -148,13 +154,24 @@ func (c *Cluster) Dial(ctx context.Context, _ string) (net.Conn, error) {
 	if lis == nil {
 		return nil, errors.New("nobody listens")
 	}
-	return lis.DialContext(ctx)
+	conn, err := lis.DialContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lis != lis {
+		_ = conn.Close()
+		return nil, errors.New("the node has just gone")
+	}
+	c.conns = append(c.conns, conn)
+	return conn, nil
 }
 
 // Client returns a client of the tenant.
 func (c *Cluster) Client(tenant string) *client.Client {
 	c.t.Helper()
-	cl, err := client.Dial(client.Config{Addr: "node:1", Tenant: tenant, Dialer: c.Dial})
+	cl, err := client.Dial(client.Config{Addr: "127.0.0.1:7070", Tenant: tenant, Dialer: c.Dial})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -178,7 +195,8 @@ func (c *Cluster) Raw() *grpc.ClientConn {
 // Executor runs an executor whose functions register adds, until the test ends.
 func (c *Cluster) Executor(slots int, tenant string, register func(*executor.Executor)) *executor.Executor {
 	c.t.Helper()
-	x, err := executor.New(executor.Config{Addr: "node:1", Tenant: tenant, Slots: slots, Name: fmt.Sprint("x-", tenant), Dialer: c.Dial, DrainTimeout: time.Second})
+	log := slog.New(slog.DiscardHandler)
+	x, err := executor.New(executor.Config{Logger: log, Addr: "127.0.0.1:7070", Tenant: tenant, Slots: slots, Name: fmt.Sprint("x-", tenant), Dialer: c.Dial, DrainTimeout: time.Second})
 	if err != nil {
 		c.t.Fatal(err)
 	}
