@@ -3,6 +3,9 @@ package client
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -22,8 +25,11 @@ type Client struct {
 	close  context.CancelCauseFunc
 	submit SubmitFunc // middleware around submitTasks
 	queue  *coalescer
-	owner  bool // of conn: made by Dial, not by ForTenant
+	parent *Client // whose connection this is; nil: its own
 	log    rateLogger
+
+	mu       sync.Mutex // guards following
+	children map[*Client]struct{}
 }
 
 // Dial returns a client. It does not wait for the network: the first call connects. Its error names
@@ -49,14 +55,13 @@ func Dial(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", cfg.Addr, err)
 	}
-	c := newClient(context.Background(), cfg, conn)
-	c.owner = true
-	return c, nil
+	return newClient(context.Background(), cfg, conn), nil
 }
 
-func newClient(parent context.Context, cfg Config, conn *grpc.ClientConn) *Client {
+func newClient(ctx context.Context, cfg Config, conn *grpc.ClientConn) *Client {
 	c := &Client{cfg: cfg, conn: conn, tasks: headracev1.NewTaskServiceClient(conn), log: rateLogger{log: cfg.Logger}}
-	c.ctx, c.close = context.WithCancelCause(parent)
+	c.children = map[*Client]struct{}{}
+	c.ctx, c.close = context.WithCancelCause(ctx)
 	c.queue = &coalescer{c: c}
 	c.submit = c.submitTasks
 	for i := len(cfg.Middleware) - 1; i >= 0; i-- {
@@ -76,7 +81,12 @@ func (c *Client) ForTenant(tenant string) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("client config: %w", err)
 	}
-	return newClient(c.ctx, cfg, c.conn), nil
+	child := newClient(c.ctx, cfg, c.conn)
+	child.parent = c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.children[child] = struct{}{}
+	return child, nil
 }
 
 // Tenant returns whose tasks the client submits and reads.
@@ -87,10 +97,20 @@ func (c *Client) Tenant() string { return c.cfg.Tenant }
 // your submits before you close. Closing twice is fine.
 func (c *Client) Close() {
 	c.close(ErrClosed)
-	c.queue.stop()
-	if c.owner {
-		c.conn.Close()
+	c.mu.Lock()
+	children := slices.Collect(maps.Keys(c.children))
+	c.mu.Unlock()
+	for _, child := range children {
+		child.Close()
 	}
+	c.queue.stop()
+	if c.parent == nil {
+		c.conn.Close()
+		return
+	}
+	c.parent.mu.Lock()
+	defer c.parent.mu.Unlock()
+	delete(c.parent.children, c)
 }
 
 // during returns a context that ends with ctx or the client, whichever is first.

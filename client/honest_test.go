@@ -19,6 +19,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/task"
 )
 
 // When the context ends first, the error says whether the task may be stored, wraps the context's own
@@ -161,7 +162,11 @@ func TestLeavingDisturbsNobody(t *testing.T) {
 // A storm of everything that can go wrong, from a seed: who got an id has its task once, who was told
 // "not sent" has none, and nobody has two.
 func TestStorm(t *testing.T) {
-	for seed := range uint64(30) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, client.Config{MaxBatch: 20, CallTimeout: 300 * time.Millisecond}, func(t *testing.T, s *fakeServer, c *client.Client) {
 				var mu sync.Mutex
@@ -326,6 +331,9 @@ func TestLongOutageLeaksNothing(t *testing.T) {
 			}
 			wg.Wait()
 			cancel()
+			if n := c.Queued(); n > 20 {
+				t.Fatalf("%d submits are queued, though all callers have gone", n)
+			}
 			if i == 120 {
 				early = goroutines()
 			}
@@ -402,12 +410,16 @@ func TestWaitEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			states = append(states, info.State.String())
-			go s.change(sub.ID, func(t *headracev1.Task) {
-				t.State = map[headracev1.TaskState]headracev1.TaskState{2: 3, 3: 6}[t.State]
+			s.change(sub.ID, func(t *headracev1.Task) {
+				t.State = map[headracev1.TaskState]headracev1.TaskState{2: 3, 3: 6, 6: 6}[t.State]
 			})
 		}
 		if got := strings.Join(states, " "); got != "queued running failed" {
 			t.Errorf("states: %s", got)
+		}
+		s.polite = 3 // nodes that restart end watches without an error
+		if info, err := c.Wait(t.Context(), client.ByID(sub.ID)); err != nil || info.State != task.Failed {
+			t.Errorf("after three streams that ended early: %+v, %v", info, err)
 		}
 		for range c.Watch(t.Context(), client.ByID(sub.ID)) {
 			break // ends the stream: the bubble would not end otherwise

@@ -301,17 +301,19 @@ func TestMixedAnswersStayTogether(t *testing.T) {
 				}
 				return commit(), nil
 			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
 			payload := func(i int) client.Task { return client.Task{Function: "f", Payload: fmt.Appendf(nil, "%d", i)} }
 			if many {
 				tasks := []client.Task{payload(0), payload(1), payload(2), payload(3), payload(4), payload(5), payload(6)}
-				if _, err := c.SubmitBatch(t.Context(), tasks); err != nil {
+				if _, err := c.SubmitBatch(ctx, tasks); err != nil {
 					t.Error(err)
 				}
 			} else {
 				var wg sync.WaitGroup
 				for i := range 7 {
 					wg.Go(func() {
-						if _, err := c.Submit(t.Context(), payload(i)); err != nil {
+						if _, err := c.Submit(ctx, payload(i)); err != nil {
 							t.Error(err)
 						}
 					})
@@ -528,6 +530,14 @@ func TestKeyAndTenant(t *testing.T) {
 		}
 		if _, err := c.Get(t.Context(), client.ByID(ids[0])); err != nil {
 			t.Errorf("the connection ended with one of its tenants: %v", err)
+		}
+		d, err := c.ForTenant("d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if _, err := d.Submit(t.Context(), client.Task{Function: "f"}); !errors.Is(err, client.ErrClosed) {
+			t.Errorf("the parent is closed: %v", err)
 		}
 	})
 }
