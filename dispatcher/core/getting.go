@@ -143,17 +143,29 @@ func (c *Core) takeUp(p *partition, g *getting, t *store.Task) *item {
 // Loaded takes the answer to a Load.
 func (c *Core) Loaded(now time.Time, l *Load, a LoadAnswer) {
 	c.enter(now)
+	// An answer to an older epoch, or to a core before this one, changes nothing.
+	p := c.parts[l.Partition]
 	switch x := l.context.(type) {
 	case *lane:
-		c.pulled(x, l, a)
+		if x.part == p {
+			c.pulled(x, l, a)
+		}
 	case *partition:
-		c.readDueDone(x, l, a)
+		if x == p {
+			c.readDueDone(x, l, a)
+		}
 	case *getting:
-		c.got(x, l, a)
-	case *request:
-		c.requests.looked(c, x, a)
+		if x.part == p {
+			c.got(x, l, a)
+		}
 	case *sweep:
-		c.swept(x, l, a)
+		if x.part == p {
+			c.swept(x, l, a)
+		}
+	case *request:
+		if c.requests.byKey[x.keys[0]] == x {
+			c.requests.looked(c, x, a)
+		}
 	}
 	c.hand.set = false
 }
