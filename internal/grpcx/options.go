@@ -16,9 +16,9 @@ const (
 	// DefaultStreams bounds the open calls of one connection: 10,000 waits, and submits beside them.
 	DefaultStreams = 20_000
 
-	streamWindow = 4 << 20  // flow control: what may be in flight in one stream
-	connWindow   = 16 << 20 // and in all streams of a connection
-	ioBuffer     = 256 << 10
+	streamWindow = 4 << 20   // flow control: what may be in flight in one stream
+	connWindow   = 16 << 20  // and in all streams of a connection
+	ioBuffer     = 256 << 10 // of reads and writes; gRPC shares write buffers among connections by itself
 
 	// Pings of clients, also while no call is open, so that a dead peer behind a silent network is
 	// noticed in half a minute. The server tolerates pings four times as frequent, and those of
@@ -51,7 +51,6 @@ func DialOptions(maxMessage int) []grpc.DialOption {
 		grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithReadBufferSize(ioBuffer),
 		grpc.WithWriteBufferSize(ioBuffer),
-		grpc.WithSharedWriteBuffer(true),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time:                pingEvery,
 			Timeout:             pingTimeout,
@@ -86,7 +85,6 @@ func ServerOptions(maxMessage int, maxStreams uint32) []grpc.ServerOption {
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.ReadBufferSize(ioBuffer),
 		grpc.WriteBufferSize(ioBuffer),
-		grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingLeast, PermitWithoutStream: true}),
 	}
