@@ -174,16 +174,17 @@ func start(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		MaxRequestBytes:            1 << 20,
 		MaxConcurrentStreams:       1 << 20,
 		MaxLearners:                1,
-		WarningApplyDuration:       500 * time.Millisecond, // small disks are slow; that is no news
-		StrictReconfigCheck:        true,
-		BcryptCost:                 10,
-		TokenTTL:                   300,
-		AuthToken:                  "simple",
-		DowngradeCheckTime:         time.Minute,
-		CompactHashCheckTime:       time.Hour,
-		V2Deprecation:              config.V2DeprDefault,
-		ServerFeatureGate:          features.NewDefaultServerFeatureGate(name, zap.NewNop()),
+		BcryptCost:                 10, // of no use without users, but etcd warns of none
+		// Small disks are slow; that is no news.
+		WarningApplyDuration:        500 * time.Millisecond,
+		WarningUnaryRequestDuration: 500 * time.Millisecond,
+		StrictReconfigCheck:         true,
+		DowngradeCheckTime:          time.Minute,
+		CompactHashCheckTime:        time.Hour,
+		V2Deprecation:               config.V2DeprDefault,
+		ServerFeatureGate:           features.NewDefaultServerFeatureGate(name, zap.NewNop()),
 		Logger: cfg.Logger.Named("etcd").WithOptions(zap.IncreaseLevel(zap.WarnLevel),
+			zap.WrapCore(func(c zapcore.Core) zapcore.Core { return quietCore{c} }),
 			zap.WithFatalHook(fatal), zap.WithPanicHook(fatal)),
 	}
 

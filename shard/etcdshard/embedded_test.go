@@ -157,6 +157,33 @@ func files(t *testing.T, dir string) (fs []string) {
 	return fs
 }
 
+// A healthy life, from an empty directory on and with a lease revoked twice, says nothing.
+func TestQuiet(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	core, logs := observer.New(zapcore.DebugLevel)
+	for range 3 {
+		e, err := StartEmbedded(t.Context(), EmbeddedConfig{Dir: dir, Logger: zap.New(core)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease, err := e.KV().Grant(t.Context(), time.Minute)
+		for range 2 {
+			if err == nil {
+				err = e.KV().Revoke(t.Context(), lease)
+			}
+		}
+		if err == nil {
+			err = e.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, l := range logs.All() {
+		t.Errorf("%s %s %v", l.Level, l.Message, l.ContextMap())
+	}
+}
+
 // filled returns a stopped directory with some history in it.
 func filled(t *testing.T) string {
 	dir := filepath.Join(t.TempDir(), "etcd")
