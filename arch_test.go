@@ -16,7 +16,7 @@ const module = "github.com/headrace/headrace"
 // layers is the architecture, top row first. A package may import packages of lower rows only, so
 // every arrow points down and none runs sideways.
 var layers = [][]string{
-	{"cmd/headrace"},
+	{"cmd/headrace", "examples/greet"},
 	{"internal/cli"},
 	{"internal/demo", "internal/loadgen"},
 	{"internal/sim", "internal/testcluster", "internal/e2e"}, // the tests' harnesses
@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"dispatcher/core"},
 	{"store/pgstore", "store/filestore", "shard/etcdshard", "shard/shardtest"},
 	{"store/storetest", "shard/memshard"},
-	{"store/memstore"},
+	{"store/memstore", "shard/member"},
 	{"store"},
 	{"shard", "flowcontrol/fairqueue", "fn"},
 	{"task", "proto/headrace/v1", "proto/headrace/store/v1"},
@@ -149,4 +149,19 @@ func readFile(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// The Go code of the README is that of the example test, so it compiles and runs.
+func TestReadmeShowsTheExample(t *testing.T) {
+	example := readFile(t, "examples/greet/greet_test.go")
+	blocks := strings.Split(readFile(t, "README.md"), "```go\n")[1:]
+	if len(blocks) == 0 {
+		t.Fatal("no Go in the README")
+	}
+	for _, b := range blocks {
+		code, _, _ := strings.Cut(b, "```")
+		if !strings.Contains(example, code) {
+			t.Errorf("not in examples/greet:\n%s", code)
+		}
+	}
 }
