@@ -316,7 +316,11 @@ func (a *app) printTask(t *client.TaskInfo) error {
 	}
 	row("state", state)
 	row("waits for", t.WaitReason)
-	row("attempt", fmt.Sprintf("%d of %d", t.Attempt, t.MaxAttempts))
+	if t.MaxAttempts > 0 {
+		row("attempt", fmt.Sprintf("%d of %d", t.Attempt, t.MaxAttempts))
+	} else {
+		row("attempt", fmt.Sprint(t.Attempt))
+	}
 	row("losses", unlessZero(t.Losses))
 	row("throttles", unlessZero(t.Throttles))
 	row("snoozes", unlessZero(t.Snoozes))

@@ -83,7 +83,9 @@ func newTaskJSON(t *client.TaskInfo, full bool) taskJSON {
 		j.Progress = &progressJSON{p.Fraction, p.Message, jsonTime(p.At)}
 	}
 	if full {
-		j.Payload, j.PayloadText = bytesJSON(t.Payload)
+		if len(t.Payload) == t.PayloadSize { // a wait brings none
+			j.Payload, j.PayloadText = bytesJSON(t.Payload)
+		}
 		if t.State == task.Succeeded {
 			j.Result, j.ResultText = bytesJSON(t.Result)
 		}

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -27,8 +29,9 @@ const (
 	acme   = "acme"
 	globex = "globex"
 
-	globexEvery  = 20 * time.Millisecond
-	stallTimeout = time.Minute // without any progress the tour is over, and something was lost
+	globexEvery    = 20 * time.Millisecond
+	indexLookEvery = 500 * time.Millisecond
+	stallTimeout   = time.Minute // without any progress the tour is over, and something was lost
 )
 
 // A Tour is a demo under way.
@@ -45,8 +48,9 @@ type Tour struct {
 	globex     *client.Client
 	stops      []func() // of executors
 
-	checked atomic.Int64 // files whose sum was handed on
-	gaveUp  atomic.Int64 // files that can't be read any more
+	checked   atomic.Int64 // files whose sum was handed on
+	gaveUp    atomic.Int64 // files that can't be read any more
+	throttled atomic.Int64 // posts that the index refused for now
 
 	mu        sync.Mutex                 // guards following
 	submitted map[string]map[string]bool // by tenant: ids that were answered OK
@@ -136,7 +140,7 @@ func (t *Tour) Files() (files, unreadable int) { return len(t.files), t.unreadab
 
 // Progress returns how many steps of how many are done: a file has two, checksum and index.
 func (t *Tour) Progress() (done, total, throttled int64) {
-	return t.checked.Load() + int64(t.index.count()) + 2*t.gaveUp.Load(), 2 * int64(len(t.files)), t.index.throttled.Load()
+	return t.checked.Load() + int64(t.index.count()) + 2*t.gaveUp.Load(), 2 * int64(len(t.files)), t.throttled.Load()
 }
 
 // ErrServerGone says that the server ended amid the tour.
@@ -158,6 +162,7 @@ func (t *Tour) Run(ctx context.Context) (*Report, error) {
 	defer stopTicking()
 	var ticks sync.WaitGroup
 	ticks.Go(func() { t.tick(ctx, ticking.Done()) })
+	ticks.Go(func() { t.watchIndex(ticking) })
 	err := t.submitFiles(ctx)
 	if err == nil {
 		err = t.untilIndexed(ctx)
@@ -228,6 +233,28 @@ func (t *Tour) tick(ctx context.Context, stop <-chan struct{}) {
 		case <-ticker.C:
 		case <-stop:
 			return
+		}
+	}
+}
+
+// watchIndex asks the index service twice a second how far it is, as a page for people would: the
+// service has other users than our tasks.
+func (t *Tour) watchIndex(ctx context.Context) {
+	ticker := time.NewTicker(indexLookEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.index.url, nil)
+		if err != nil {
+			return
+		}
+		if res, err := http.DefaultClient.Do(req); err == nil {
+			io.Copy(io.Discard, res.Body) // a 429 is as good: the next look comes by itself
+			res.Body.Close()
 		}
 	}
 }

@@ -33,11 +33,12 @@ type File struct {
 	Path Path `json:"path"` // relative to the root
 }
 
-// Slots of the executors. Index has more than its service takes at once: nobody told it how many that
-// are, so it finds out by being throttled.
+// Slots of the executors. Index has as many as its service has places, yet is throttled now and then: the
+// tour looks into the service, too (see watchIndex). A throttle closes the downstream for as long as the
+// service asks, a second, so that more slots would spend the time with waiting.
 const (
 	checksumSlots = 64
-	indexSlots    = indexAtOnce + 1
+	indexSlots    = indexAtOnce
 	tickSlots     = 4
 )
 
@@ -52,7 +53,11 @@ func (t *Tour) startExecutors(ctx context.Context) error {
 		{acme, checksumSlots, func(x *executor.Executor) { executor.Handle(x, Checksum, t.checksum) }},
 		{acme, indexSlots, func(x *executor.Executor) {
 			executor.Handle(x, Index, func(ctx context.Context, e Entry) (struct{}, error) {
-				return struct{}{}, postEntry(ctx, posts, t.index.url, e)
+				err := postEntry(ctx, posts, t.index.url, e)
+				if errors.Is(err, errTooMany) {
+					t.throttled.Add(1)
+				}
+				return struct{}{}, err
 			})
 		}},
 		{globex, tickSlots, func(x *executor.Executor) {
@@ -111,6 +116,9 @@ func (t *Tour) checksum(ctx context.Context, f File) (Sum, error) {
 	return sum, nil
 }
 
+// errTooMany is the service's 429.
+var errTooMany = errors.New("the index says 429, too many requests")
+
 // postEntry posts e to the index service and turns its "too much" into ours.
 func postEntry(ctx context.Context, c *http.Client, url string, e Entry) error {
 	body, err := json.Marshal(e)
@@ -130,7 +138,7 @@ func postEntry(ctx context.Context, c *http.Client, url string, e Entry) error {
 	switch {
 	case res.StatusCode == http.StatusTooManyRequests:
 		after, _ := strconv.Atoi(res.Header.Get("Retry-After"))
-		return executor.Throttled(errors.New("the index says 429"), "index", time.Duration(after)*time.Second)
+		return executor.Throttled(errTooMany, "index", time.Duration(after)*time.Second)
 	case res.StatusCode/100 == 2:
 		return nil
 	case res.StatusCode/100 == 4:

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -30,12 +29,12 @@ type Entry struct {
 }
 
 // indexService is a small HTTP service with little capacity, as downstreams are. POST /index takes an
-// Entry; the same path again replaces it, so that a task that runs twice does no harm.
+// Entry, where the same path again replaces it, so that a task that runs twice does no harm; GET /index
+// tells how many there are, and takes a place like any request.
 type indexService struct {
-	server    *http.Server
-	url       string
-	atOnce    chan struct{}
-	throttled atomic.Int64
+	server *http.Server
+	url    string
+	atOnce chan struct{}
 
 	mu   sync.Mutex // guards following
 	sums map[Path]Sum
@@ -53,7 +52,8 @@ func startIndex() (*indexService, error) {
 		sums:   map[Path]Sum{},
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /index", s.post)
+	mux.HandleFunc("POST /index", s.limited(s.post))
+	mux.HandleFunc("GET /index", s.limited(s.get))
 	s.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go s.server.Serve(lis) // ends with stop
 	return s, nil
@@ -61,16 +61,31 @@ func startIndex() (*indexService, error) {
 
 func (s *indexService) stop() { s.server.Close() }
 
-func (s *indexService) post(w http.ResponseWriter, r *http.Request) {
-	select {
-	case s.atOnce <- struct{}{}:
-		defer func() { <-s.atOnce }()
-	default:
-		s.throttled.Add(1)
-		w.Header().Set("Retry-After", fmt.Sprint(indexRetryAfter))
-		http.Error(w, fmt.Sprintf("more than %d requests at once", indexAtOnce), http.StatusTooManyRequests)
-		return
+// limited lets a request in if there is room, and serves it in the time that serving takes.
+func (s *indexService) limited(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case s.atOnce <- struct{}{}:
+			defer func() { <-s.atOnce }()
+		default:
+			w.Header().Set("Retry-After", fmt.Sprint(indexRetryAfter))
+			http.Error(w, fmt.Sprintf("more than %d requests at once", indexAtOnce), http.StatusTooManyRequests)
+			return
+		}
+		select {
+		case <-time.After(indexServeTime):
+			serve(w, r)
+		case <-r.Context().Done():
+		}
 	}
+}
+
+// get answers with the number of files.
+func (s *indexService) get(w http.ResponseWriter, _ *http.Request) {
+	fmt.Fprintln(w, s.count())
+}
+
+func (s *indexService) post(w http.ResponseWriter, r *http.Request) {
 	var e Entry
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, indexMaxBody))
 	if err == nil {
@@ -78,11 +93,6 @@ func (s *indexService) post(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	select {
-	case <-time.After(indexServeTime):
-	case <-r.Context().Done():
 		return
 	}
 	s.mu.Lock()

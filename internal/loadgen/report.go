@@ -86,7 +86,7 @@ func (r *Run) report(before, after glance, submit, all time.Duration) *Report {
 
 // WriteTable writes the report for people.
 func (p *Report) WriteTable(w io.Writer) error {
-	var t term.Table
+	t := term.Table{Width: 120}
 	how := fmt.Sprintf("%d callers, batches of %d", p.Callers, p.Batch)
 	switch p.Mode {
 	case "single":
