@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/mutant"
 	"github.com/headrace/headrace/store"
 )
 
@@ -27,7 +28,7 @@ func (n *node) commit(c *core.Commit) {
 	w, life, sentAt := n.w, n.life, n.clock(n.w.now)
 	w.log(n.name, "commit", "%s", batchText(c.Batch))
 	answer := func(rs []store.PartResult, err error) {
-		w.on(&n.process, w.around(time.Millisecond), func() {
+		w.in(&n.process, life, w.around(time.Millisecond), func() {
 			n.call("committed", func(now time.Time) { n.core.Committed(now, sentAt, c, rs, err) })
 		})
 	}
@@ -54,6 +55,14 @@ func (n *node) commit(c *core.Commit) {
 
 // apply is the moment at which a batch reaches the disk.
 func (w *world) apply(n *node, b *store.Batch) []store.PartResult {
+	if mutant.On("unfenced-commit") {
+		c := *b
+		c.Parts = slices.Clone(b.Parts)
+		for i := range c.Parts {
+			c.Parts[i].Epoch, _ = w.store.Epoch(background, c.Parts[i].Partition)
+		}
+		b = &c
+	}
 	rs, err := w.store.Commit(background, b)
 	if err != nil {
 		w.fail("commit to the map store: %v", err)
@@ -70,11 +79,14 @@ func (w *world) apply(n *node, b *store.Batch) []store.PartResult {
 }
 
 func (n *node) load(l *core.Load) {
-	w := n.w
+	w, life := n.w, n.life
 	w.on(&n.process, 0, func() {
 		w.after(w.storeDelay(w.plan.commit), func() {
 			a := w.read(l)
-			w.on(&n.process, w.around(time.Millisecond), func() {
+			if w.trace.on {
+				w.log("db", "read", "for %s: %s", n.name, loadText(l, a))
+			}
+			w.in(&n.process, life, w.around(time.Millisecond), func() {
 				n.call("loaded", func(now time.Time) { n.core.Loaded(now, l, a) })
 			})
 		})
@@ -105,7 +117,7 @@ func (w *world) read(l *core.Load) (a core.LoadAnswer) {
 }
 
 func (n *node) epochRead(r *core.EpochRead) {
-	w, sentAt := n.w, n.clock(n.w.now)
+	w, life, sentAt := n.w, n.life, n.clock(n.w.now)
 	w.on(&n.process, 0, func() {
 		w.after(w.storeDelay(w.plan.commit/2+100*time.Microsecond), func() {
 			var err error
@@ -115,7 +127,7 @@ func (n *node) epochRead(r *core.EpochRead) {
 					break
 				}
 			}
-			w.on(&n.process, w.around(time.Millisecond), func() {
+			w.in(&n.process, life, w.around(time.Millisecond), func() {
 				n.call("epochs", func(now time.Time) { n.core.EpochsRead(now, sentAt, r, epochs, err) })
 			})
 		})

@@ -232,8 +232,13 @@ func (h *handler) fetch(took time.Duration) {
 	w := h.x.w
 	h.after(w.around(w.plan.delay*2), func() {
 		row, err := w.store.Get(background, h.try.ID)
+		if h.stopped { // the handler's code has not begun: even a stubborn one ends
+			h.result = engine.Result{Class: task.Retryable, Message: "context cancelled", Interrupted: true}
+			h.end()
+			return
+		}
 		if err != nil || row.State.Terminal() || w.faulty(faultRead) && w.chance(4) {
-			h.after(300*time.Millisecond, func() { h.fetch(took) }) // a handler that is told to stop ends here too
+			h.after(300*time.Millisecond, func() { h.fetch(took) })
 			return
 		}
 		w.oracle.payload(h.try, row.Payload)

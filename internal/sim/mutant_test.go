@@ -28,7 +28,7 @@ func TestMutants(t *testing.T) {
 			name  string
 			seeds int
 			only  []string
-		}{*flagMutant, max(*flagN, 100), options().Only})
+		}{*flagMutant, max(*flagSeeds, 100), options().Only})
 	}
 	for _, m := range mutants {
 		mutant.Set(m.name)

@@ -3,9 +3,11 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/mutant"
 	"github.com/headrace/headrace/store"
 )
 
@@ -90,7 +92,7 @@ func (n *node) crash() {
 
 // keepAlive renews the lease, three times in its life.
 func (n *node) keepAlive() {
-	w, l, sentAt := n.w, n.lease, n.clock(n.w.now)
+	w, life, l, sentAt := n.w, n.life, n.lease, n.clock(n.w.now)
 	w.on(&n.process, leaseTTL/3, n.keepAlive)
 	if w.faulty(faultLease) && w.chance(3) {
 		return // lost on the way
@@ -100,7 +102,7 @@ func (n *node) keepAlive() {
 			return // the watch tells
 		}
 		l.until = w.now + leaseTTL
-		w.on(&n.process, w.around(time.Millisecond), func() {
+		w.in(&n.process, life, w.around(time.Millisecond), func() {
 			if n.lease == l {
 				n.call("trust", func(time.Time) { n.core.Trust(sentAt.Add(trustFor)) })
 			}
@@ -184,7 +186,7 @@ func (n *node) drain() {
 
 // acquire wins the key, raises the epoch, looks at the key again, and only then reads the rest (R10).
 func (n *node) acquire(p uint32) {
-	w, l := n.w, n.lease
+	w, life, l := n.w, n.life, n.lease
 	n.setPart(p, partAcquiring)
 	number := n.acquires[p]
 	// step does one piece of I/O: io happens outside, then goes on in the process if the acquisition is still wanted.
@@ -193,7 +195,7 @@ func (n *node) acquire(p uint32) {
 		w.on(&n.process, 0, func() {
 			w.after(w.around(w.plan.commit), func() {
 				err = io()
-				w.on(&n.process, w.around(time.Millisecond), func() {
+				w.in(&n.process, life, w.around(time.Millisecond), func() {
 					switch {
 					case n.acquires[p] != number || n.lease != l:
 					case err != nil:
@@ -214,26 +216,30 @@ func (n *node) acquire(p uint32) {
 	}
 	a := core.Acquired{}
 	var from store.Epoch
-	step(func() error {
+	win := func() error {
 		if !w.etcd.win(p, l) {
 			return errKeyLost
 		}
 		return nil
-	}, func() {
-		step(func() (err error) { from, err = w.readEpoch(p); return err }, func() {
-			step(func() (err error) { a.Epoch, err = w.raise(n, p, from); return err }, func() {
-				a.RaisedAt = n.clock(w.now)
-				step(look, func() {
-					step(func() (err error) { a.Recovered, a.Flows, err = w.recoverPartition(p); return err }, func() {
-						n.setPart(p, partOwned)
-						w.log(n.name, "acquired", "partition %d epoch %d, %d recorded, %d cancels, %d flows", p, a.Epoch,
-							len(a.Recovered.Recorded), len(a.Recovered.Cancels), len(a.Flows))
-						n.call("acquired", func(now time.Time) { n.core.Acquired(now, a) })
-					})
-				})
-			})
-		})
-	})
+	}
+	read := func() (err error) { from, err = w.readEpoch(p); return err }
+	raise := func() (err error) { a.Epoch, err = w.raise(n, p, from); a.RaisedAt = n.clock(w.now); return err }
+	rest := func() (err error) { a.Recovered, a.Flows, err = w.recoverPartition(p); return err }
+	order := []func() error{win, read, raise, look, rest}
+	if mutant.On("load-before-raise") {
+		order = []func() error{win, read, rest, raise, look}
+	}
+	done := func() {
+		n.setPart(p, partOwned)
+		w.log(n.name, "acquired", "partition %d epoch %d, %d recorded, %d cancels, %d flows", p, a.Epoch,
+			len(a.Recovered.Recorded), len(a.Recovered.Cancels), len(a.Flows))
+		n.call("acquired", func(now time.Time) { n.core.Acquired(now, a) })
+	}
+	for _, io := range slices.Backward(order) {
+		then := done
+		done = func() { step(io, then) }
+	}
+	done()
 }
 
 // call is one entry into the core, with what it asks for.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/headrace/headrace/executor/engine"
@@ -49,30 +50,37 @@ func (o *oracle) inserted(part *store.Part, row *store.Task) {
 		w.fail("P3: %s is stored for request %q, which nobody made", short(row.ID), row.RequestID)
 		return
 	}
+	i := item(r, part, row)
+	if i < 0 {
+		w.fail("P3: %s is stored, and its commit does not remember request %s", short(row.ID), r.id)
+		return
+	}
+	s := r.specs[i]
+	if s.insert != nil {
+		w.fail("P3: request %s item %d is stored as %s and as %s", r.id, i, short(s.insert.row.ID), short(row.ID))
+		return
+	}
+	if row.Tenant != r.tenant || row.Function != s.function.name || !equal(row.Payload, s.payload) || row.ClientID != s.clientID {
+		w.fail("P3: request %s item %d is stored as something else", r.id, i)
+	}
+	t := &truth{spec: s, row: row}
+	s.insert = t
+	o.tasks[row.ID] = t
+	o.order = append(o.order, t)
+}
+
+// item finds the item of a request that a row is: by what its commit remembers (ADR 0014), or by the
+// client's own id, which needs no memory. -1: none.
+func item(r *request, part *store.Part, row *store.Task) int {
+	if row.ClientID != "" {
+		return slices.IndexFunc(r.specs, func(s *spec) bool { return s.clientID == row.ClientID })
+	}
 	for _, q := range part.Requests {
-		if q.ID != r.id {
-			continue
-		}
-		for i, id := range q.IDs {
-			if id != row.ID {
-				continue
-			}
-			s := r.specs[i]
-			if s.insert != nil {
-				w.fail("P3: request %s item %d is stored as %s and as %s", r.id, i, short(s.insert.row.ID), short(row.ID))
-				return
-			}
-			if row.Tenant != r.tenant || row.Function != s.function.name || !equal(row.Payload, s.payload) || row.ClientID != s.clientID {
-				w.fail("P3: request %s item %d is stored as something else", r.id, i)
-			}
-			t := &truth{spec: s, row: row}
-			s.insert = t
-			o.tasks[row.ID] = t
-			o.order = append(o.order, t)
-			return
+		if q.ID == r.id {
+			return slices.Index(q.IDs, row.ID)
 		}
 	}
-	w.fail("P3: %s is stored, and its commit does not remember request %s", short(row.ID), r.id)
+	return -1
 }
 
 // changed judges a new state of a row against the old one and against what handlers did.
@@ -135,9 +143,7 @@ func (o *oracle) changed(part *store.Part, t *truth, row *store.Task) {
 		if !t.cancelAsked {
 			w.fail("%s is cancelled and nobody asked for it", name)
 		}
-		if by != nil && by.reported && by.class == task.ClassNone {
-			w.fail("R16: %s %s succeeded and becomes cancelled", name, tokenText(by.token))
-		}
+		o.asQueued(part, t, row, name)
 	case task.Expired:
 		ttl := row.StartTTL > 0 && w.time().After(row.FirstDueAt.Add(row.StartTTL).Add(-time.Millisecond))
 		deadline := !row.Deadline.IsZero() && w.time().After(row.Deadline.Add(-time.Millisecond))
@@ -147,6 +153,23 @@ func (o *oracle) changed(part *store.Part, t *truth, row *store.Task) {
 	}
 	if row.Cancel != nil && old.Cancel == nil && !t.cancelAsked {
 		w.fail("%s has a cancel and nobody asked for it", name)
+	}
+}
+
+// asQueued judges a task that ends as cancelled while an executor holds a try of it that nothing is decided
+// about: only a default try that was not recorded may be passed over, once the grace is over (R16).
+func (o *oracle) asQueued(part *store.Part, t *truth, row *store.Task, name string) {
+	for _, r := range t.runs {
+		if !r.held() || !r.token.After(row.LastToken) || r.token != t.newest {
+			continue
+		}
+		passed := false
+		for _, ra := range r.unsure {
+			passed = passed || ra.epoch <= part.Epoch && !r.adopted[ra.epoch] && o.w.now >= ra.at+1500*time.Millisecond
+		}
+		if !passed {
+			o.w.fail("R16: %s is cancelled as if it were queued, and %s holds %s", name, r.x.name, tokenText(r.token))
+		}
 	}
 }
 

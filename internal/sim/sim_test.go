@@ -10,9 +10,10 @@ import (
 )
 
 var (
-	flagSeed    = flag.String("seed", "", "run this seed, such as 0x2a; with -n: this one and the next")
-	flagN       = flag.Int("n", 0, "how many seeds TestSim runs; 0: some from a fixed list, then random ones for a bounded time")
+	flagSeed    = flag.String("seed", "", "run this seed, such as 0x2a; with -seeds: this one and the next")
+	flagSeeds   = flag.Int("seeds", 0, "how many seeds TestSim runs; 0: some from a fixed list, then random ones for a bounded time")
 	flagLines   = flag.Int("lines", 400, "how many lines of a failing seed to print")
+	flagBeats   = flag.Bool("beats", false, "print also messages that hold nothing but a beat or its answer")
 	flagWithout = flag.String("without", "", "kinds of faults that don't happen, separated by commas")
 	flagOnly    = flag.String("only", "", "the only kinds of faults that happen, separated by commas")
 )
@@ -24,7 +25,7 @@ func options() Options {
 		}
 		return strings.Split(s, ",")
 	}
-	return Options{Lines: *flagLines, Without: split(*flagWithout), Only: split(*flagOnly)}
+	return Options{Lines: *flagLines, Beats: *flagBeats, Without: split(*flagWithout), Only: split(*flagOnly)}
 }
 
 // check runs a seed and prints the story of a failure.
@@ -57,15 +58,15 @@ func TestSim(t *testing.T) {
 		if err != nil {
 			t.Fatalf("-seed=%s: %v", *flagSeed, err)
 		}
-		for i := range uint64(max(*flagN, 1)) {
+		for i := range uint64(max(*flagSeeds, 1)) {
 			if !run(seed + i) {
 				break
 			}
 		}
-	case *flagN > 0:
+	case *flagSeeds > 0:
 		first := rand.Uint64()
 		t.Logf("seeds %#x and the next", first)
-		for i := range uint64(*flagN) {
+		for i := range uint64(*flagSeeds) {
 			if !run(first+i) && seeds >= 20 {
 				break
 			}

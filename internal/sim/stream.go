@@ -1,17 +1,20 @@
 package sim
 
 import (
+	"errors"
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/executor/engine"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/task"
 )
 
 // pipe is one direction of a stream. Messages arrive in order or not at all.
 type pipe struct {
 	w       *world
 	to      *process
+	life    int // of that process
 	queue   [][]byte
 	lastAt  time.Duration // when the newest arrives
 	stalled time.Duration // nothing arrives before this
@@ -26,7 +29,7 @@ func (p *pipe) send(message []byte) {
 	p.queue = append(p.queue, message)
 	p.lastAt = max(p.lastAt, p.stalled, p.w.now+p.w.around(p.w.plan.delay))
 	p.w.on(p.to, p.lastAt-p.w.now, func() {
-		if len(p.queue) == 0 || p.limit == 0 {
+		if len(p.queue) == 0 || p.limit == 0 || p.to.life != p.life {
 			return
 		}
 		next := p.queue[0]
@@ -65,8 +68,8 @@ func (x *executor) open(n *node) {
 	w := x.w
 	w.sessions++
 	st := &stream{w: w, id: w.sessions, n: n, x: x, nodeLife: n.life, execLife: x.life, nodeOpen: true, execOpen: true}
-	st.up = &pipe{w: w, to: &n.process, limit: -1, deliver: st.atNode}
-	st.down = &pipe{w: w, to: &x.process, limit: -1, deliver: st.atExecutor}
+	st.up = &pipe{w: w, to: &n.process, life: n.life, limit: -1, deliver: st.atNode}
+	st.down = &pipe{w: w, to: &x.process, life: x.life, limit: -1, deliver: st.atExecutor}
 	st.session = x.engine.Open(x.clock(w.now), n.name)
 	w.streams = append(w.streams, st)
 	x.streams[st.session] = st
@@ -79,7 +82,7 @@ func (st *stream) toNode(m *headracev1.SessionRequest) {
 	if m.Beat != nil {
 		st.beatsSentAt = append(st.beatsSentAt, st.w.now)
 	}
-	if st.w.trace.on {
+	if st.w.trace.on && (st.w.trace.beats || m.SizeVT() > m.Beat.SizeVT()+2 || m.Beat == nil) {
 		st.w.log(st.x.name, "says", "%d: %s", st.id, requestText(m))
 	}
 	st.w.oracle.said(m)
@@ -99,7 +102,7 @@ func (st *stream) toExecutor(m *headracev1.SessionResponse) {
 	if err != nil {
 		st.w.fail("marshal: %v", err)
 	}
-	if st.w.trace.on {
+	if st.w.trace.on && (st.w.trace.beats || m.SizeVT() > m.BeatAnswer.SizeVT()+2 || m.BeatAnswer == nil) {
 		st.w.log(st.n.name, "says", "%d: %s", st.id, responseText(m))
 	}
 	st.outbox = append(st.outbox, b)
@@ -130,8 +133,10 @@ func (st *stream) atNode(b []byte) {
 		}
 		err = n.core.Message(now, st.id, m)
 	})
-	if err != nil {
+	if field := (*task.FieldError)(nil); errors.As(err, &field) {
 		st.w.fail("%s: session %d of %s: %v", n.name, st.id, st.x.name, err)
+	} else if err != nil { // replaced by a newer one
+		st.closeByNode()
 	}
 }
 
@@ -161,7 +166,7 @@ func (st *stream) cut() {
 		}
 		return w.around(20 * time.Millisecond)
 	}
-	w.on(&st.n.process, notice(), st.endNode)
+	w.on(&st.n.process, notice(), st.endNode) // which look at the life
 	w.on(&st.x.process, notice(), st.endExecutor)
 }
 

@@ -2,9 +2,11 @@ package sim
 
 import (
 	"fmt"
+	"path"
 	"runtime/debug"
 	"strings"
 
+	"github.com/headrace/headrace/dispatcher/core"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -150,13 +152,44 @@ func batchText(bt *store.Batch) string {
 	return strings.TrimSuffix(b.String(), " ")
 }
 
-// shortStack returns the frames of a panic that belong to this module.
+// loadText says what a read found.
+func loadText(l *core.Load, a core.LoadAnswer) string {
+	var b strings.Builder
+	switch l.Kind {
+	case core.LoadReady:
+		fmt.Fprintf(&b, "p%d %s/%s/%v after %d.%d", l.Partition, l.Flow.Tenant, l.Flow.Function, l.Flow.Band, l.After.Sort, l.After.Seq)
+	case core.LoadDue:
+		fmt.Fprintf(&b, "p%d due after %d.%d until %.3f", l.Partition, l.After.Sort, l.After.Seq, l.Until.Sub(epoch).Seconds())
+	case core.LoadGet:
+		b.WriteString("get " + short(l.ID))
+	case core.LoadRequest:
+		fmt.Fprintf(&b, "p%d request %s", l.Partition, l.RequestID)
+	}
+	for _, t := range a.Rows {
+		fmt.Fprintf(&b, " %s", short(t.ID))
+	}
+	if a.Request != nil {
+		for _, id := range a.Request.IDs {
+			fmt.Fprintf(&b, " %s", short(id))
+		}
+	}
+	if a.More {
+		b.WriteString(" and more")
+	}
+	if a.Err != nil {
+		fmt.Fprintf(&b, " %v", a.Err)
+	}
+	return b.String()
+}
+
+// shortStack returns the places of a panic that belong to this module, without addresses: a seed has one story.
 func shortStack() string {
 	var b strings.Builder
 	lines := strings.Split(string(debug.Stack()), "\n")
 	for i := 0; i+1 < len(lines); i++ {
-		if strings.Contains(lines[i], "headrace/") && strings.HasPrefix(lines[i+1], "\t") {
-			fmt.Fprintf(&b, "  %s\n%s\n", lines[i], lines[i+1])
+		if function, _, ok := strings.Cut(lines[i], "(0x"); ok && strings.Contains(function, "headrace/") {
+			file, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " ")
+			fmt.Fprintf(&b, "  %s %s\n", path.Base(function), path.Base(file))
 		}
 	}
 	return b.String()

@@ -9,6 +9,7 @@ import (
 // trace keeps the newest lines of a run. It is off at first: a seed that fails runs once more with it on.
 type trace struct {
 	on    bool
+	beats bool // tell messages that hold a beat or its answer and nothing else
 	most  int
 	lines []string // a ring
 	total int

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
@@ -15,6 +16,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // Options narrow a run. They are the flags of the test.
 type Options struct {
 	Lines   int      // of the trace to keep
+	Beats   bool     // tell also messages that hold nothing but a beat or its answer
 	Without []string // kinds of faults that don't happen
 	Only    []string // if any: only these kinds happen
 }
@@ -41,7 +43,7 @@ func Run(seed uint64, o Options) Result {
 	w = newWorld(seed, o, true)
 	w.run()
 	r := w.result()
-	r.Trace = w.trace.String()
+	r.Trace = w.trace.String() + w.dump()
 	if w.failure != first {
 		r.Failure = fmt.Sprintf("not deterministic: first %q, then %q", first, w.failure)
 	}
@@ -94,7 +96,7 @@ type world struct {
 func newWorld(seed uint64, o Options, traced bool) *world {
 	w := &world{rand: rand.New(rand.NewPCG(seed, 0x48656164)), store: memstore.New()}
 	w.plan = newPlan(seed, w.rand, o.Without, o.Only)
-	w.trace = trace{on: traced, most: max(o.Lines, 1)}
+	w.trace = trace{on: traced, beats: o.Beats, most: max(o.Lines, 1)}
 	w.oracle = newOracle(w)
 	w.etcd = newEtcd(w)
 	for i := range w.plan.nodes {
@@ -142,6 +144,17 @@ func (w *world) result() Result {
 	return Result{Seed: w.plan.seed, Failure: w.failure, Plan: w.plan.String(), Events: w.events, Virtual: w.now, Starts: w.oracle.starts}
 }
 
+// dump shows the cores as they are at the end.
+func (w *world) dump() string {
+	var b strings.Builder
+	for _, n := range w.nodes {
+		if n.up {
+			fmt.Fprintf(&b, "--- %s\n%s", n.name, n.core.Dump())
+		}
+	}
+	return b.String()
+}
+
 // fail notes what is wrong and ends the run. The first failure counts.
 func (w *world) fail(format string, args ...any) {
 	if w.failure == "" {
@@ -164,8 +177,10 @@ func (w *world) after(d time.Duration, run func()) { w.queue.push(w.now+max(d, 0
 
 // on schedules something that a process does. It does not happen if the process dies before, and waits
 // while the process is stopped.
-func (w *world) on(p *process, d time.Duration, run func()) {
-	life := p.life
+func (w *world) on(p *process, d time.Duration, run func()) { w.in(p, p.life, d, run) }
+
+// in is on for a certain life of the process: for the answer to what that life has asked.
+func (w *world) in(p *process, life int, d time.Duration, run func()) {
 	var step func()
 	step = func() {
 		switch {
