@@ -126,12 +126,15 @@ func judge(err error) (v verdict, after time.Duration, public error) {
 
 // judgeItem does so for one item of a batch.
 func judgeItem(e *headracev1.SubmitError) (verdict, time.Duration, error) {
-	i := grpcx.Info{Code: codes.Code(e.Code), Reason: e.Reason, Message: e.Message}
+	i := grpcx.Info{Code: codes.Code(e.Code), Reason: e.Reason, Message: e.Message, Metadata: e.Metadata}
 	if e.RetryAfter != nil {
 		i.RetryAfter = max(e.RetryAfter.AsDuration(), 0)
 	}
 	if e.ExistingId != "" {
-		i.Metadata = map[string]string{grpcx.MetaExistingID: e.ExistingId}
+		if i.Metadata == nil {
+			i.Metadata = map[string]string{}
+		}
+		i.Metadata[grpcx.MetaExistingID] = e.ExistingId
 	}
 	return judgeInfo(i)
 }

@@ -184,6 +184,7 @@ func TestPermanentErrorsAreNotRetried(t *testing.T) {
 						if ofItem {
 							e := refusal(code, "some_reason", 0)
 							e.ExistingId = "old"
+							e.Metadata = map[string]string{grpcx.MetaField: "labels", grpcx.MetaWant: "at most 16"}
 							return &batchResponse{Outcomes: []*headracev1.SubmitOutcome{{Error: e}}}, nil
 						}
 						return nil, grpcx.Info{Code: code, Reason: "some_reason", Message: "no", Metadata: map[string]string{
@@ -208,7 +209,7 @@ func TestPermanentErrorsAreNotRetried(t *testing.T) {
 						t.Errorf("got %v", err)
 					case code == codes.NotFound && !errors.Is(err, client.ErrNotFound),
 						code == codes.Internal && !errors.Is(err, client.ErrOutcomeUnknown),
-						code == codes.InvalidArgument && !ofItem && (!errors.As(err, &field) || field.Field != "labels"):
+						code == codes.InvalidArgument && (!errors.As(err, &field) || field.Field != "labels"):
 						t.Errorf("lacks its kind: %v", err)
 					}
 				})

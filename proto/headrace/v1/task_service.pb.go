@@ -423,7 +423,9 @@ type SubmitError struct {
 	// For ALREADY_EXISTS: the task that holds the client id.
 	ExistingId string `protobuf:"bytes,4,opt,name=existing_id,json=existingId,proto3" json:"existing_id,omitempty"`
 	// Absent: don't retry.
-	RetryAfter    *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// As in ErrorInfo: of INVALID_ARGUMENT the field and what it wants, of INTERNAL the error_id.
+	Metadata      map[string]string `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -489,6 +491,13 @@ func (x *SubmitError) GetExistingId() string {
 func (x *SubmitError) GetRetryAfter() *durationpb.Duration {
 	if x != nil {
 		return x.RetryAfter
+	}
+	return nil
+}
+
+func (x *SubmitError) GetMetadata() map[string]string {
+	if x != nil {
+		return x.Metadata
 	}
 	return nil
 }
@@ -1272,7 +1281,7 @@ const file_headrace_v1_task_service_proto_rawDesc = "" +
 	"\rSubmitOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\"\n" +
 	"\fdeduplicated\x18\x02 \x01(\bR\fdeduplicated\x12.\n" +
-	"\x05error\x18\x03 \x01(\v2\x18.headrace.v1.SubmitErrorR\x05error\"\xb0\x01\n" +
+	"\x05error\x18\x03 \x01(\v2\x18.headrace.v1.SubmitErrorR\x05error\"\xb1\x02\n" +
 	"\vSubmitError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -1280,7 +1289,11 @@ const file_headrace_v1_task_service_proto_rawDesc = "" +
 	"\vexisting_id\x18\x04 \x01(\tR\n" +
 	"existingId\x12:\n" +
 	"\vretry_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter\"A\n" +
+	"retryAfter\x12B\n" +
+	"\bmetadata\x18\x06 \x03(\v2&.headrace.v1.SubmitError.MetadataEntryR\bmetadata\x1a;\n" +
+	"\rMetadataEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"A\n" +
 	"\aTaskRef\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\tH\x00R\x02id\x12\x1d\n" +
 	"\tclient_id\x18\x02 \x01(\tH\x00R\bclientIdB\x05\n" +
@@ -1355,7 +1368,7 @@ func file_headrace_v1_task_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_headrace_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_headrace_v1_task_service_proto_goTypes = []any{
 	(CancelOutcome)(0),           // 0: headrace.v1.CancelOutcome
 	(*SubmitRequest)(nil),        // 1: headrace.v1.SubmitRequest
@@ -1377,55 +1390,57 @@ var file_headrace_v1_task_service_proto_goTypes = []any{
 	(*ListAttemptsResponse)(nil), // 17: headrace.v1.ListAttemptsResponse
 	(*ListLogsRequest)(nil),      // 18: headrace.v1.ListLogsRequest
 	(*ListLogsResponse)(nil),     // 19: headrace.v1.ListLogsResponse
-	(*TaskSpec)(nil),             // 20: headrace.v1.TaskSpec
-	(*durationpb.Duration)(nil),  // 21: google.protobuf.Duration
-	(*Task)(nil),                 // 22: headrace.v1.Task
-	(TaskState)(0),               // 23: headrace.v1.TaskState
-	(*Attempt)(nil),              // 24: headrace.v1.Attempt
-	(*LogLine)(nil),              // 25: headrace.v1.LogLine
+	nil,                          // 20: headrace.v1.SubmitError.MetadataEntry
+	(*TaskSpec)(nil),             // 21: headrace.v1.TaskSpec
+	(*durationpb.Duration)(nil),  // 22: google.protobuf.Duration
+	(*Task)(nil),                 // 23: headrace.v1.Task
+	(TaskState)(0),               // 24: headrace.v1.TaskState
+	(*Attempt)(nil),              // 25: headrace.v1.Attempt
+	(*LogLine)(nil),              // 26: headrace.v1.LogLine
 }
 var file_headrace_v1_task_service_proto_depIdxs = []int32{
-	20, // 0: headrace.v1.SubmitRequest.task:type_name -> headrace.v1.TaskSpec
-	21, // 1: headrace.v1.SubmitResponse.eta_min:type_name -> google.protobuf.Duration
-	21, // 2: headrace.v1.SubmitResponse.eta_max:type_name -> google.protobuf.Duration
-	20, // 3: headrace.v1.SubmitBatchRequest.tasks:type_name -> headrace.v1.TaskSpec
+	21, // 0: headrace.v1.SubmitRequest.task:type_name -> headrace.v1.TaskSpec
+	22, // 1: headrace.v1.SubmitResponse.eta_min:type_name -> google.protobuf.Duration
+	22, // 2: headrace.v1.SubmitResponse.eta_max:type_name -> google.protobuf.Duration
+	21, // 3: headrace.v1.SubmitBatchRequest.tasks:type_name -> headrace.v1.TaskSpec
 	5,  // 4: headrace.v1.SubmitBatchResponse.outcomes:type_name -> headrace.v1.SubmitOutcome
 	6,  // 5: headrace.v1.SubmitOutcome.error:type_name -> headrace.v1.SubmitError
-	21, // 6: headrace.v1.SubmitError.retry_after:type_name -> google.protobuf.Duration
-	7,  // 7: headrace.v1.GetRequest.task:type_name -> headrace.v1.TaskRef
-	22, // 8: headrace.v1.GetResponse.task:type_name -> headrace.v1.Task
-	23, // 9: headrace.v1.ListRequest.state:type_name -> headrace.v1.TaskState
-	22, // 10: headrace.v1.ListResponse.tasks:type_name -> headrace.v1.Task
-	7,  // 11: headrace.v1.WaitRequest.task:type_name -> headrace.v1.TaskRef
-	22, // 12: headrace.v1.WaitResponse.task:type_name -> headrace.v1.Task
-	7,  // 13: headrace.v1.CancelRequest.task:type_name -> headrace.v1.TaskRef
-	0,  // 14: headrace.v1.CancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	22, // 15: headrace.v1.CancelResponse.task:type_name -> headrace.v1.Task
-	7,  // 16: headrace.v1.ListAttemptsRequest.task:type_name -> headrace.v1.TaskRef
-	24, // 17: headrace.v1.ListAttemptsResponse.attempts:type_name -> headrace.v1.Attempt
-	7,  // 18: headrace.v1.ListLogsRequest.task:type_name -> headrace.v1.TaskRef
-	25, // 19: headrace.v1.ListLogsResponse.lines:type_name -> headrace.v1.LogLine
-	1,  // 20: headrace.v1.TaskService.Submit:input_type -> headrace.v1.SubmitRequest
-	3,  // 21: headrace.v1.TaskService.SubmitBatch:input_type -> headrace.v1.SubmitBatchRequest
-	8,  // 22: headrace.v1.TaskService.Get:input_type -> headrace.v1.GetRequest
-	10, // 23: headrace.v1.TaskService.List:input_type -> headrace.v1.ListRequest
-	12, // 24: headrace.v1.TaskService.Wait:input_type -> headrace.v1.WaitRequest
-	14, // 25: headrace.v1.TaskService.Cancel:input_type -> headrace.v1.CancelRequest
-	16, // 26: headrace.v1.TaskService.ListAttempts:input_type -> headrace.v1.ListAttemptsRequest
-	18, // 27: headrace.v1.TaskService.ListLogs:input_type -> headrace.v1.ListLogsRequest
-	2,  // 28: headrace.v1.TaskService.Submit:output_type -> headrace.v1.SubmitResponse
-	4,  // 29: headrace.v1.TaskService.SubmitBatch:output_type -> headrace.v1.SubmitBatchResponse
-	9,  // 30: headrace.v1.TaskService.Get:output_type -> headrace.v1.GetResponse
-	11, // 31: headrace.v1.TaskService.List:output_type -> headrace.v1.ListResponse
-	13, // 32: headrace.v1.TaskService.Wait:output_type -> headrace.v1.WaitResponse
-	15, // 33: headrace.v1.TaskService.Cancel:output_type -> headrace.v1.CancelResponse
-	17, // 34: headrace.v1.TaskService.ListAttempts:output_type -> headrace.v1.ListAttemptsResponse
-	19, // 35: headrace.v1.TaskService.ListLogs:output_type -> headrace.v1.ListLogsResponse
-	28, // [28:36] is the sub-list for method output_type
-	20, // [20:28] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	22, // 6: headrace.v1.SubmitError.retry_after:type_name -> google.protobuf.Duration
+	20, // 7: headrace.v1.SubmitError.metadata:type_name -> headrace.v1.SubmitError.MetadataEntry
+	7,  // 8: headrace.v1.GetRequest.task:type_name -> headrace.v1.TaskRef
+	23, // 9: headrace.v1.GetResponse.task:type_name -> headrace.v1.Task
+	24, // 10: headrace.v1.ListRequest.state:type_name -> headrace.v1.TaskState
+	23, // 11: headrace.v1.ListResponse.tasks:type_name -> headrace.v1.Task
+	7,  // 12: headrace.v1.WaitRequest.task:type_name -> headrace.v1.TaskRef
+	23, // 13: headrace.v1.WaitResponse.task:type_name -> headrace.v1.Task
+	7,  // 14: headrace.v1.CancelRequest.task:type_name -> headrace.v1.TaskRef
+	0,  // 15: headrace.v1.CancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	23, // 16: headrace.v1.CancelResponse.task:type_name -> headrace.v1.Task
+	7,  // 17: headrace.v1.ListAttemptsRequest.task:type_name -> headrace.v1.TaskRef
+	25, // 18: headrace.v1.ListAttemptsResponse.attempts:type_name -> headrace.v1.Attempt
+	7,  // 19: headrace.v1.ListLogsRequest.task:type_name -> headrace.v1.TaskRef
+	26, // 20: headrace.v1.ListLogsResponse.lines:type_name -> headrace.v1.LogLine
+	1,  // 21: headrace.v1.TaskService.Submit:input_type -> headrace.v1.SubmitRequest
+	3,  // 22: headrace.v1.TaskService.SubmitBatch:input_type -> headrace.v1.SubmitBatchRequest
+	8,  // 23: headrace.v1.TaskService.Get:input_type -> headrace.v1.GetRequest
+	10, // 24: headrace.v1.TaskService.List:input_type -> headrace.v1.ListRequest
+	12, // 25: headrace.v1.TaskService.Wait:input_type -> headrace.v1.WaitRequest
+	14, // 26: headrace.v1.TaskService.Cancel:input_type -> headrace.v1.CancelRequest
+	16, // 27: headrace.v1.TaskService.ListAttempts:input_type -> headrace.v1.ListAttemptsRequest
+	18, // 28: headrace.v1.TaskService.ListLogs:input_type -> headrace.v1.ListLogsRequest
+	2,  // 29: headrace.v1.TaskService.Submit:output_type -> headrace.v1.SubmitResponse
+	4,  // 30: headrace.v1.TaskService.SubmitBatch:output_type -> headrace.v1.SubmitBatchResponse
+	9,  // 31: headrace.v1.TaskService.Get:output_type -> headrace.v1.GetResponse
+	11, // 32: headrace.v1.TaskService.List:output_type -> headrace.v1.ListResponse
+	13, // 33: headrace.v1.TaskService.Wait:output_type -> headrace.v1.WaitResponse
+	15, // 34: headrace.v1.TaskService.Cancel:output_type -> headrace.v1.CancelResponse
+	17, // 35: headrace.v1.TaskService.ListAttempts:output_type -> headrace.v1.ListAttemptsResponse
+	19, // 36: headrace.v1.TaskService.ListLogs:output_type -> headrace.v1.ListLogsResponse
+	29, // [29:37] is the sub-list for method output_type
+	21, // [21:29] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_task_service_proto_init() }
@@ -1444,7 +1459,7 @@ func file_headrace_v1_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_task_service_proto_rawDesc), len(file_headrace_v1_task_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
