@@ -221,19 +221,29 @@ func start(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	}
 
 	// The pages know up to which entry of the log they are. If the log ends before (it was cut, and etcd
-	// repaired it), new entries get the numbers of old ones and are skipped as known: etcd would hang.
+	// repaired it), new entries get the numbers of old ones and are skipped as known: etcd would hang. A
+	// whole log is replayed within milliseconds of the election, and the new leader's own entry is behind it.
 	applied, _ := schema.ReadConsistentIndex(s.Backend().ReadTx())
-	leading := s.FirstCommitInTermNotify()
+	var leadingSince time.Time
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
 
 	s.Start()
 	var err error
 	for ready := false; !ready && err == nil; {
 		select {
-		case <-leading:
-			if committed := s.CommittedIndex(); committed < applied {
+		case now := <-look.C:
+			committed := s.CommittedIndex()
+			switch {
+			case committed >= applied:
+				look.Stop()
+			case s.Leader() == 0:
+				leadingSince = time.Time{}
+			case leadingSince.IsZero():
+				leadingSince = now
+			case now.Sub(leadingSince) > replayLimit:
 				err = fmt.Errorf("the log ends at entry %d, before %d that the pages have", committed, applied)
 			}
-			leading = nil
 		case <-s.ReadyNotify():
 			ready = true
 		case <-fatal.failed:
@@ -258,6 +268,9 @@ func start(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	}
 	return e, nil
 }
+
+// replayLimit is how long after its election a leader may take to have committed what its log holds.
+const replayLimit = time.Second
 
 // probe writes and reads a key: only then the way through log, pages and index is known to be good.
 func (e *Embedded) probe(ctx context.Context, limit time.Duration) error {
