@@ -121,6 +121,7 @@ func (l *loop) work() {
 	for i := range e.received {
 		l.received(e.received[i].stream, e.received[i].message)
 	}
+	l.effects() // before streams go: tries that just came need theirs
 	for i := range e.calls {
 		e.calls[i]()
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -24,8 +25,10 @@ import (
 const (
 	silentMax   = 5 * time.Second // a node answers beats at least once a second; one silent for longer gets a new stream
 	backoffBase = 50 * time.Millisecond
-	backoffMax  = 5 * time.Second
-	streamInbox = 8 // messages of a stream that the loop has not seen; then its reader waits
+	backoffMax  = 5 * time.Second // between streams that fail at once, half to whole of it
+
+	reconnectMax = time.Second // between attempts to connect
+	streamInbox  = 8           // messages of a stream that the loop has not seen; then its reader waits
 )
 
 // node is one node that we hold a session to.
@@ -68,7 +71,11 @@ func (l *loop) dial(addr string) (*grpc.ClientConn, error) {
 		return c, nil
 	}
 	cfg := &l.x.cfg
-	opts := grpcx.DialOptions(0)
+	// A node that restarts must find its executors again within a second or two: tries wait for it.
+	opts := append(grpcx.DialOptions(0), grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: backoffBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+		MinConnectTimeout: 5 * time.Second,
+	}))
 	if cfg.TLS != nil {
 		opts = append(opts, grpc.WithTransportCredentials(credentials.NewTLS(cfg.TLS)))
 	} else {
