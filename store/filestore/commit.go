@@ -34,6 +34,10 @@ type clientKey struct{ tenant, id string }
 func (s *Store) Commit(_ context.Context, batch *store.Batch) ([]store.PartResult, error) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
+	if !s.enter() {
+		return nil, errClosed
+	}
+	defer s.leave()
 	if err := s.writable(batch); err != nil {
 		return nil, err
 	}

@@ -16,8 +16,8 @@ func (s *Store) openEngine(dir string) error {
 		// A small reserve means a small disk. The step is a multiple of the manifest's.
 		logStep: min(max(s.cfg.MinFreeBytes/32/manifestStep, 1)*manifestStep, 4<<20),
 		note: func(what string) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
+			s.droppedMu.Lock()
+			defer s.droppedMu.Unlock()
 			if !slices.Contains(s.dropped, what) {
 				s.dropped = append(s.dropped, what)
 				s.log.Warn("a file's end is not as it was left", zap.String("what", what))

@@ -91,7 +91,9 @@ type Store struct {
 
 	mu         sync.Mutex // guards following
 	partitions map[uint32]*partition
-	dropped    []string
+
+	droppedMu sync.Mutex // guards following; the engine may open a file at any time, so it is apart
+	dropped   []string
 }
 
 var _ store.Store = (*Store)(nil)
@@ -178,12 +180,8 @@ func (s *Store) breakDown(err error) error {
 	return fmt.Errorf("%w: %w", store.ErrUnknown, err)
 }
 
-// apply writes a batch and returns when it is on disk. writeMu is held.
+// apply writes a batch and returns when it is on disk. writeMu is held, between enter and leave.
 func (s *Store) apply(b *pebble.Batch) (err error) {
-	if !s.enter() {
-		return errClosed
-	}
-	defer s.leave()
 	defer func() {
 		if p := recover(); p != nil { // the engine gives up by panicking: see engineLog.Fatalf
 			err = s.breakDown(fmt.Errorf("write a commit: %v", p))
@@ -202,15 +200,19 @@ func (s *Store) Acquire(ctx context.Context, id uint32, from store.Epoch) (store
 	}
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
+	if !s.enter() {
+		return 0, errClosed
+	}
+	defer s.leave()
 	if s.broken != nil {
 		return 0, s.broken
 	}
-	epoch, err := s.Epoch(ctx, id)
+	row, err := readPartition(s.db, id)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("acquire partition %d: %w", id, err)
 	}
-	if epoch != from {
-		return 0, fmt.Errorf("acquire partition %d from epoch %d, it is at %d: %w", id, from, epoch, store.ErrFenced)
+	if row.Epoch != from {
+		return 0, fmt.Errorf("acquire partition %d from epoch %d, it is at %d: %w", id, from, row.Epoch, store.ErrFenced)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,8 +236,8 @@ func (s *Store) Acquire(ctx context.Context, id uint32, from store.Epoch) (store
 // Dropped says what Open found at the ends of files that is not as a clean end leaves it, and left
 // out; "" if nothing. None of it had been answered.
 func (s *Store) Dropped() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.droppedMu.Lock()
+	defer s.droppedMu.Unlock()
 	return strings.Join(s.dropped, "; ")
 }
 
