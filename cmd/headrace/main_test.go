@@ -43,6 +43,7 @@ func TestScripts(t *testing.T) {
 			"exits":   exits,
 			"field":   field,
 			"setvar":  setvar,
+			"until":   until,
 			"oddtree": oddTree,
 		},
 	})
@@ -86,6 +87,22 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// until TEXT COMMAND…: runs a command again and again until its output has the text, for a minute at most.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	tick, late := time.NewTicker(20*time.Millisecond), time.After(time.Minute)
+	defer tick.Stop()
+	for {
+		if err := ts.Exec(args[1], args[2:]...); err == nil && strings.Contains(ts.ReadFile("stdout"), args[0]) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			ts.Fatalf("no %q within a minute", args[0])
+		}
+	}
+}
+
 // objects returns the JSON objects on stdout, one a line.
 func objects(ts *testscript.TestScript) []map[string]any {
 	var all []map[string]any
@@ -124,7 +141,7 @@ func field(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%d objects, want %d", len(all), len(args)-1)
 	}
 	for i, o := range all {
-		got := lookup(ts, o, args[0])
+		got := strings.ReplaceAll(lookup(ts, o, args[0]), "\n", `\n`) // a script has no new-lines in words
 		if args[i+1] == ">0" {
 			if f, err := strconv.ParseFloat(got, 64); err != nil || f <= 0 {
 				ts.Fatalf("object %d: %s is %s, want more than 0", i, args[0], got)
