@@ -171,7 +171,8 @@ func (s *Tasks) try(ctx context.Context, tenant, requestID string, retry bool, r
 // submitError is what Submit would have answered for one item.
 func (s *Tasks) submitError(err error) *headracev1.SubmitError {
 	info := s.info("SubmitBatch item", err)
-	e := &headracev1.SubmitError{Code: int32(info.Code), Reason: info.Reason, Message: info.Message, ExistingId: info.Metadata[grpcx.MetaExistingID]}
+	e := &headracev1.SubmitError{Code: int32(info.Code), Reason: info.Reason, Message: info.Message,
+		ExistingId: info.Metadata[grpcx.MetaExistingID], Metadata: info.Metadata}
 	if info.RetryAfter > 0 {
 		e.RetryAfter = durationpb.New(info.RetryAfter)
 	}

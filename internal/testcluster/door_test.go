@@ -121,7 +121,7 @@ func TestWrongRequestsStoreNothing(t *testing.T) {
 		if err != nil || batch.Outcomes[0].Id == "" || batch.Outcomes[2].Id == "" {
 			t.Fatalf("batch: %v, %v", batch, err)
 		}
-		if e := batch.Outcomes[1].Error; e.GetCode() != int32(codes.InvalidArgument) || !strings.Contains(e.GetMessage(), "tasks[1].function") {
+		if e := batch.Outcomes[1].Error; e.GetCode() != int32(codes.InvalidArgument) || e.GetMetadata()[grpcx.MetaField] != "tasks[1].function" {
 			t.Errorf("the wrong item: %v", e)
 		}
 		if p, err := tasks.List(ctx, &headracev1.ListRequest{Tenant: "t"}); err != nil || len(p.Tasks) != 0 {
