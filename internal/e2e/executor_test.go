@@ -19,6 +19,7 @@ import (
 // a line of its file: "start|end <task id> <token> <unix nanoseconds>".
 //
 //	work   answers its payload at once
+//	nap    answers its payload after 200 ms
 //	hold   runs until the file <its file>.release is there
 //	who    waits as long as its payload says, deaf to cancels, and answers the executor's name
 //	fail   always fails
@@ -49,6 +50,14 @@ func executorMain() {
 	policy := fn.Options{OrphanTimeout: 5 * time.Second, Backoff: fn.Backoff{Base: 100 * time.Millisecond, Max: time.Second}}
 	x.HandleRaw("work", policy, noted(func(_ context.Context, t *executor.Task) (executor.Result, error) {
 		return executor.Result{Body: t.Payload}, nil
+	}))
+	x.HandleRaw("nap", policy, noted(func(ctx context.Context, t *executor.Task) (executor.Result, error) {
+		select {
+		case <-time.After(200 * time.Millisecond):
+			return executor.Result{Body: t.Payload}, nil
+		case <-ctx.Done():
+			return executor.Result{}, context.Cause(ctx)
+		}
 	}))
 	x.HandleRaw("hold", fn.Options{}, noted(func(ctx context.Context, _ *executor.Task) (executor.Result, error) {
 		for {
