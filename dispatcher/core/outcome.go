@@ -173,7 +173,7 @@ func fingerprint(class task.Class, message string) uint64 {
 // handler that ran for long is not retried at once (B048).
 func (c *Core) again(it *item, t *store.Task, after time.Duration) {
 	t.State = task.Retrying
-	t.DueAt = c.now.Add(after)
+	t.DueAt = c.now.Add(after + time.Microsecond - 1).Truncate(time.Microsecond) // as the store keeps it, never earlier
 	if !t.Deadline.IsZero() && t.DueAt.After(t.Deadline) {
 		t.DueAt = t.Deadline // it wakes up to expire
 	}

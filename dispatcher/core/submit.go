@@ -82,6 +82,13 @@ func (c *Core) queueSubmit(sub *submission) {
 		c.answerSubmit(sub, nil)
 		return
 	}
+	var last *store.Task
+	for _, t := range sub.tasks {
+		if last == nil || t.Function != last.Function || t.Band != last.Band {
+			c.storePolicy(c.lane(sub.part, t.Flow())) // it commits with the tasks
+		}
+		last = t
+	}
 	db := sub.part.db
 	db.queue(sub.tenant).submits.push(sub)
 	db.queued += len(sub.tasks)
@@ -163,7 +170,6 @@ func (c *Core) accept(p *partition, t *store.Task) {
 	p.stat.Bytes += int64(t.PayloadSize)
 	p.count(t, 1)
 	l := c.lane(p, t.Flow())
-	c.storePolicy(l)
 	if !t.Deadline.IsZero() || t.StartTTL > 0 {
 		l.expires = true
 	}
