@@ -29,18 +29,18 @@ type node struct {
 	id  string
 	lis *bufconn.Listener
 
-	mu         sync.Mutex // guards following
-	server     *grpc.Server
-	epoch      uint64
-	partition  uint32
-	deaf       bool // answers no beats
-	hold       bool // commits nothing
-	payloads   map[task.ID][]byte
-	fetchErr   error
-	nodes      []*headracev1.DirectoryNode // of the directory; nil: this one
-	changed    chan struct{}
-	pushes     uint64
-	metadataOK bool
+	mu        sync.Mutex // guards following
+	server    *grpc.Server
+	epoch     uint64
+	partition uint32
+	deaf      bool // answers no beats
+	mute      bool // says nothing at all
+	hold      bool // commits nothing
+	payloads  map[task.ID][]byte
+	fetchErr  error
+	nodes     []*headracev1.DirectoryNode // of the directory; nil: this one
+	changed   chan struct{}
+	pushes    uint64
 
 	sessions chan *session // each new one
 	acks     chan *headracev1.Ack
@@ -178,7 +178,7 @@ func (s *session) send(m *headracev1.SessionResponse) {
 func (s *session) handle(m *headracev1.SessionRequest) {
 	n := s.n
 	n.mu.Lock()
-	epoch, deaf, hold := n.epoch, n.deaf, n.hold
+	epoch, deaf, hold, mute := n.epoch, n.deaf, n.hold, n.mute
 	n.mu.Unlock()
 	r := &headracev1.SessionResponse{}
 	if m.Hello != nil {
@@ -212,7 +212,9 @@ func (s *session) handle(m *headracev1.SessionRequest) {
 	s.credit = max(s.credit, m.Credit)
 	s.draining = s.draining || m.Draining
 	s.mu.Unlock()
-	s.send(r)
+	if !mute {
+		s.send(r)
+	}
 }
 
 // push sends a task, with its id from seq, and checks that there is credit for it.

@@ -155,6 +155,37 @@ func TestStreamsBreak(t *testing.T) {
 	})
 }
 
+// A node that says nothing any more, on a connection that looks alive, gets a new stream after 5 s; what
+// runs goes on.
+func TestSilentNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		let := make(chan struct{})
+		r, s := run(t, executor.Config{}, func(x *executor.Executor) {
+			x.HandleRaw("f", fn.Options{}, func(context.Context, *executor.Task) (executor.Result, error) {
+				<-let
+				return executor.Result{}, nil
+			})
+		})
+		defer r.close()
+		s.push(1, nil)
+		synctest.Wait()
+		r.n.set(func(n *node) { n.mute = true })
+		began := time.Now()
+		<-r.n.sessions
+		if d := time.Since(began); d < 4*time.Second || d > 6*time.Second {
+			t.Errorf("a new stream after %v", d)
+		}
+		r.n.set(func(n *node) { n.mute = false })
+		if c := <-r.n.claims; c.Outcome != nil {
+			t.Errorf("claim %v", c)
+		}
+		close(let)
+		if o := r.outcome(); o.ErrorClass != 0 {
+			t.Error(text(o))
+		}
+	})
+}
+
 // The directory names a second node: a session is opened there, and the slots are shared.
 func TestDirectoryBringsNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
