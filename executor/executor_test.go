@@ -35,7 +35,7 @@ func TestTypedHandler(t *testing.T) {
 		r, s := run(t, executor.Config{Name: "me", Slots: 3}, func(x *executor.Executor) {
 			executor.Handle(x, typed, func(ctx context.Context, in form) (string, error) {
 				tp, ts := executor.TraceParent(ctx)
-				ctx = context.WithValue(ctx, "some", "value") //nolint // also through derived contexts
+				ctx = context.WithValue(ctx, someKey{}, "value") // also through derived contexts
 				return fmt.Sprintln(in.N, executor.Attempt(ctx), executor.Token(ctx), executor.TaskKey(ctx) == executor.TaskID(ctx).String(),
 					executor.Labels(ctx)["k"], tp, ts, string(executor.LastCheckpoint(ctx))), nil
 			})
@@ -122,6 +122,8 @@ func TestErrorClasses(t *testing.T) {
 	})
 }
 
+type someKey struct{}
+
 type custom struct{ error }
 
 func (c custom) Unwrap() error { return c.error }
@@ -144,7 +146,7 @@ func TestPanics(t *testing.T) {
 		"plain": func(context.Context, *executor.Task) (executor.Result, error) { panic("x") },
 		"nilmap": func(context.Context, *executor.Task) (executor.Result, error) {
 			var m map[string]int
-			m["a"] = 1
+			m["a"] = 1 //lint:ignore SA5000 it shall panic
 			return executor.Result{}, nil
 		},
 		"index": func(_ context.Context, tk *executor.Task) (executor.Result, error) {

@@ -72,7 +72,6 @@ type peer struct {
 	node   string
 	credit uint64
 	sent   uint64
-	inbox  []*headracev1.SessionRequest // told and not read
 }
 
 func newWorld(seed uint64) *world {
