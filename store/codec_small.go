@@ -79,6 +79,7 @@ func DecodeRequest(data []byte) (*Request, error) {
 func EncodePartition(dst []byte, p *Partition) []byte {
 	return marshal(dst, &storev1.Partition{
 		Id: p.ID, Epoch: p.Epoch, Floor: p.Floor, Seq: p.Seq, Ready: p.Ready, Due: p.Due, Bytes: p.Bytes,
+		Released: p.Released,
 	})
 }
 
@@ -88,7 +89,8 @@ func DecodePartition(data []byte) (Partition, error) {
 	if err := m.UnmarshalVT(data); err != nil {
 		return Partition{}, fmt.Errorf("decode a partition: %w", err)
 	}
-	return Partition{ID: m.Id, Epoch: m.Epoch, Floor: m.Floor, Seq: m.Seq, Ready: m.Ready, Due: m.Due, Bytes: m.Bytes}, nil
+	return Partition{ID: m.Id, Epoch: m.Epoch, Floor: m.Floor, Seq: m.Seq, Ready: m.Ready, Due: m.Due, Bytes: m.Bytes,
+		Released: m.Released}, nil
 }
 
 func marshal(dst []byte, m interface {

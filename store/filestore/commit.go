@@ -103,6 +103,9 @@ func (c *commit) part(at time.Time, part *store.Part, r *store.PartResult) error
 	}
 	p.Floor = max(p.Floor, part.Floor)
 	p.Seq = max(p.Seq, part.Seq)
+	if part.Release {
+		p.Released = part.Epoch
+	}
 	if p.Partition == before {
 		return nil
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/record"
 )
 
-// inspect looks at the ends of the newest log and manifest before the engine reads them, and notes
-// what it will leave out. Only what lies behind the last complete commit can be that: the engine
+// inspect looks at the ends of the newest logs and manifest before the engine reads them, and notes
+// what it will leave out. Two logs, because the one before the last may just have been closed. Only what lies behind the last complete commit can be that: the engine
 // refuses to open if something before it is damaged.
 func (d *disk) inspect(dir string) error {
 	for _, kind := range []string{"*.log", "MANIFEST-*"} {
@@ -23,8 +23,9 @@ func (d *disk) inspect(dir string) error {
 		if err != nil {
 			return err
 		}
-		if len(names) > 0 {
-			if err := d.inspectEnd(slices.MaxFunc(names, byNumber)); err != nil {
+		slices.SortFunc(names, byNumber)
+		for _, name := range names[max(len(names)-2, 0):] {
+			if err := d.inspectEnd(name); err != nil {
 				return err
 			}
 		}
@@ -74,6 +75,9 @@ func (d *disk) inspectPads(dir string) error {
 	return err
 }
 
+// logBlock is the unit of the engine's logs.
+const logBlock = 32 << 10
+
 // byNumber orders the engine's files by the number in their names.
 func byNumber(a, b string) int { return int(number(a)) - int(number(b)) }
 
@@ -110,13 +114,15 @@ func (d *disk) inspectEnd(path string) error {
 		}
 		end = r.Offset()
 	}
-	closed := errors.Is(err, io.EOF) // by its writer, which wrote an end mark
+	if errors.Is(err, io.EOF) { // closed by its writer, which put an end mark into this block or the next
+		end = (end/logBlock + 2) * logBlock
+	}
 	first, last, err := nonZero(f, end, info.Size())
 	if err != nil {
 		return err
 	}
 	switch name := filepath.Base(path); {
-	case last > first && !closed:
+	case last > first:
 		d.note(fmt.Sprintf("dropped %d bytes of an unfinished commit at the end of %s (offset %d); nothing in it had been answered OK",
 			last-first, name, first))
 	case info.Size()%min(step, manifestStep/4) != 0:

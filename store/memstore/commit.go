@@ -39,6 +39,9 @@ func (d *Data) commit(at time.Time, part *store.Part) store.PartResult {
 	}
 	p.floor = max(p.floor, part.Floor)
 	p.seq = max(p.seq, part.Seq)
+	if part.Release {
+		p.released = part.Epoch
+	}
 	for _, q := range part.Requests {
 		if q.At.IsZero() {
 			q.At = at

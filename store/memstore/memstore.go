@@ -22,10 +22,10 @@ type Data struct {
 }
 
 type partition struct {
-	epoch, floor store.Epoch
-	seq          uint64
-	functions    map[function]store.Function
-	hot, history table
+	epoch, floor, released store.Epoch
+	seq                    uint64
+	functions              map[function]store.Function
+	hot, history           table
 }
 
 // table holds rows by sequence number. They have been through the codec and are never changed.
@@ -188,7 +188,7 @@ func (s *Store) Partitions(ctx context.Context) (ps []store.Partition, err error
 }
 
 func (p *partition) stat(id uint32) store.Partition {
-	st := store.Partition{ID: id, Epoch: p.epoch, Floor: p.floor, Seq: p.seq}
+	st := store.Partition{ID: id, Epoch: p.epoch, Floor: p.floor, Seq: p.seq, Released: p.released}
 	for _, t := range p.hot.rows {
 		st.Bytes += int64(t.PayloadSize)
 		if t.Ready() {

@@ -140,6 +140,29 @@ func testFloorAndSeq(t *testing.T, e *env) {
 	}
 }
 
+// The last commit of an owner says that nothing is left in the air; one that is refused says nothing.
+func testRelease(t *testing.T, e *env) {
+	first := e.acquire(1)
+	if p := partitionOf(t, e, 1); p.Released != 0 {
+		t.Errorf("at first: %+v", p)
+	}
+	e.commitPart(store.Part{Partition: 1, Epoch: first, Release: true})
+	e.reopen()
+	second := e.acquire(1)
+	r, err := e.s.Recover(t.Context(), 1)
+	if err != nil || r.Partition.Released != first || r.Partition.Epoch != second {
+		t.Errorf("after a release and a change of owner: %+v, %v", r.Partition, err)
+	}
+	third := e.acquire(1)
+	if rs, err := e.s.Commit(t.Context(), &store.Batch{Parts: []store.Part{{Partition: 1, Epoch: second, Release: true}}}); err != nil || !errors.Is(rs[0].Err, store.ErrFenced) {
+		t.Errorf("late release = %v, %v", rs, err)
+	}
+	e.commitPart(store.Part{Partition: 1, Epoch: third, Floor: 1})
+	if p := partitionOf(t, e, 1); p.Released != first {
+		t.Errorf("after a late release: %+v", p)
+	}
+}
+
 // Names that are the start of other names, and ids with odd bytes, don't run into each other.
 func testNamesApart(t *testing.T, e *env) {
 	e.acquire(1)

@@ -145,6 +145,7 @@ func (w *walk) commit() {
 		if w.r.IntN(10) == 0 {
 			p.Floor = w.r.Uint64N(20)
 		}
+		p.Release = w.r.IntN(10) == 0
 		p.Seq = w.e.seqs[id]
 		b.Parts = append(b.Parts, p)
 	}

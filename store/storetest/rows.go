@@ -242,6 +242,29 @@ func testTwiceInABatch(t *testing.T, e *env) {
 	}
 }
 
+// A task that comes and ends in one batch is in no index after it, whatever number was given before.
+func testInsertAndFinish(t *testing.T, e *env) {
+	e.acquire(1)
+	for _, seq := range []uint64{0, 1 << 40} {
+		e.commitPart(store.Part{Partition: 1, Epoch: 1, Seq: seq})
+		a, b := e.newTask(1, "acme", "f"), e.newTask(1, "acme", "f")
+		b.State = task.Scheduled
+		e.commit(1, insert(a), insert(b), finish(a, ended(a, task.Cancelled)), finish(b, ended(b, task.Cancelled)))
+		ready, _, err := e.s.Ready(t.Context(), 1, a.Flow(), store.Key{}, 9, 0, 0)
+		if err != nil || len(ready) != 0 {
+			t.Errorf("ready: %v, %v", ids(ready), err)
+		}
+		due, _, err := e.s.Due(t.Context(), 1, store.Key{}, base.AddDate(1, 0, 0), 9, 0, 0)
+		if err != nil || len(due) != 0 {
+			t.Errorf("due: %v, %v", ids(due), err)
+		}
+		live, _, err := e.s.List(t.Context(), store.Filter{Tenant: "acme", State: task.Queued}, store.Cursor{}, 9)
+		if err != nil || len(live) != 0 {
+			t.Errorf("queued: %v, %v", ids(live), err)
+		}
+	}
+}
+
 func partitionOf(t *testing.T, e *env, id uint32) store.Partition {
 	t.Helper()
 	ps, err := e.s.Partitions(t.Context())

@@ -46,6 +46,8 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		{"ClientIDOfARefusedPartStaysFree", testClientIDOfRefusedPart},
 		{"RequestIsKnownForTenMinutes", testRequests},
 		{"FloorAndSequenceOnlyRise", testFloorAndSeq},
+		{"OrderlyReleaseIsRemembered", testRelease},
+		{"InsertAndFinishInOneBatchLeaveNoEntry", testInsertAndFinish},
 		{"ListPagesSeeEveryRowOnce", testListPages},
 		{"ListFiltersNarrow", testListFilters},
 		{"NamesThatStartAlikeStayApart", testNamesApart},

@@ -966,14 +966,16 @@ func (x *Request) GetHasDedup() bool {
 
 // Partition is a partition's own row.
 type Partition struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Floor         uint64                 `protobuf:"varint,3,opt,name=floor,proto3" json:"floor,omitempty"`
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
-	Ready         int64                  `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
-	Due           int64                  `protobuf:"varint,6,opt,name=due,proto3" json:"due,omitempty"`
-	Bytes         int64                  `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Floor uint64                 `protobuf:"varint,3,opt,name=floor,proto3" json:"floor,omitempty"`
+	Seq   uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	Ready int64                  `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
+	Due   int64                  `protobuf:"varint,6,opt,name=due,proto3" json:"due,omitempty"`
+	Bytes int64                  `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The last epoch that was given back in an orderly way.
+	Released      uint64 `protobuf:"varint,8,opt,name=released,proto3" json:"released,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1053,6 +1055,13 @@ func (x *Partition) GetDue() int64 {
 func (x *Partition) GetBytes() int64 {
 	if x != nil {
 		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Partition) GetReleased() uint64 {
+	if x != nil {
+		return x.Released
 	}
 	return 0
 }
@@ -1171,7 +1180,7 @@ const file_headrace_store_v1_row_proto_rawDesc = "" +
 	"\x02at\x18\x03 \x01(\x10R\x02at\x12\x10\n" +
 	"\x03ids\x18\x04 \x01(\fR\x03ids\x12\x14\n" +
 	"\x05dedup\x18\x05 \x01(\fR\x05dedup\x12\x1b\n" +
-	"\thas_dedup\x18\x06 \x01(\bR\bhasDedup\"\x97\x01\n" +
+	"\thas_dedup\x18\x06 \x01(\bR\bhasDedup\"\xb3\x01\n" +
 	"\tPartition\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -1179,7 +1188,8 @@ const file_headrace_store_v1_row_proto_rawDesc = "" +
 	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05ready\x18\x05 \x01(\x03R\x05ready\x12\x10\n" +
 	"\x03due\x18\x06 \x01(\x03R\x03due\x12\x14\n" +
-	"\x05bytes\x18\a \x01(\x03R\x05bytesB>Z<github.com/headrace/headrace/proto/headrace/store/v1;storev1b\x06proto3"
+	"\x05bytes\x18\a \x01(\x03R\x05bytes\x12\x1a\n" +
+	"\breleased\x18\b \x01(\x04R\breleasedB>Z<github.com/headrace/headrace/proto/headrace/store/v1;storev1b\x06proto3"
 
 var (
 	file_headrace_store_v1_row_proto_rawDescOnce sync.Once
