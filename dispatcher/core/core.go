@@ -27,11 +27,11 @@ type Core struct {
 	watched   map[WatchID]task.ID
 
 	timers   timers
-	records  fifo[recordDue] // confirmed tries, by when they shall be recorded
-	inbox    fifo[*session]  // sessions with messages that are not handled to their end
-	hellos   uint64          // messages read, for the claims of a hello
-	poolTurn int             // which pool pushes first
-	bytes    int             // that tasks in memory count, all together
+	young    items          // whose confirmed try shall be recorded, by when
+	inbox    fifo[*session] // sessions with messages that are not handled to their end
+	hellos   uint64         // messages read, for the claims of a hello
+	poolTurn int            // which pool pushes first
+	bytes    int            // that tasks in memory count, all together
 	logBytes int
 	more     bool // work is left that waits for no event
 	draining bool
@@ -73,6 +73,7 @@ func New(cfg Config) *Core {
 		tenants:   map[string]*tenant{},
 		sessions:  map[SessionID]*session{},
 		executors: map[string]*executor{},
+		young:     items{of: youngLinks},
 		requests:  requests{byKey: map[requestKey]*request{}},
 		watches:   map[task.ID][]WatchID{},
 		watched:   map[WatchID]task.ID{},
@@ -132,8 +133,8 @@ func (c *Core) Next() time.Time {
 	if len(c.timers.heap) > 0 {
 		next = time.Unix(0, c.timers.heap[0].at)
 	}
-	if c.records.len() > 0 {
-		next = sooner(next, c.records.peek().at)
+	if c.young.first != nil {
+		next = sooner(next, c.young.first.try.recordAt)
 	}
 	return next
 }

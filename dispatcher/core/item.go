@@ -45,6 +45,7 @@ type item struct {
 	unsettled   bool           // from before the takeover, which has not ended: not to be pushed or cancelled yet
 	flying      links          // among its tenant's tries
 	onExecutor  links          // among its executor's tries
+	young       links          // among the confirmed tries that are not recorded yet
 	exclusive   bool           // of the try in flight, when it was pushed (R19)
 	gaveUpStart bool           // the wait of R16 for the start of an unconfirmed push is over
 }
@@ -88,6 +89,7 @@ type try struct {
 	unsure   bool   // counted in its partition's unsure
 	hello    uint64 // number of the newest hello that claimed it
 
+	recordAt   time.Time // when it shall be recorded; zero: not in the list of the young
 	cancelSent bool
 	cancelAt   time.Time // when the executor was told to stop
 
@@ -140,6 +142,7 @@ func (l *items) remove(it *item) {
 }
 
 func flyingLinks(it *item) *links     { return &it.flying }
+func youngLinks(it *item) *links      { return &it.young }
 func onExecutorLinks(it *item) *links { return &it.onExecutor }
 
 // fifo is a queue that keeps its memory.

@@ -258,24 +258,29 @@ func (c *Core) sendCommitted(s *session, id task.ID, token task.Token, stale boo
 	m.Committed = append(m.Committed, &box.committed)
 }
 
-// recordDue is a confirmed try that shall be recorded.
-type recordDue struct {
-	it    *item
-	token task.Token
-	at    time.Time
+// recordLater lets a confirmed try be recorded once it has run for a second.
+func (c *Core) recordLater(it *item) {
+	it.try.recordAt = c.now.Add(c.cfg.RecordAfter)
+	c.young.add(it)
+}
+
+func (c *Core) notYoung(it *item) {
+	if !it.try.recordAt.IsZero() {
+		it.try.recordAt = time.Time{}
+		c.young.remove(it)
+	}
 }
 
 // recordBehind records the tries that have run for a second (R9, R17).
 func (c *Core) recordBehind() {
-	for n := 0; c.records.len() > 0 && n < c.cfg.Slice; n++ {
-		if c.records.peek().at.After(c.now) {
+	for n := 0; c.young.first != nil && n < c.cfg.Slice; n++ {
+		it := c.young.first
+		if it.try.recordAt.After(c.now) {
 			return
 		}
-		r := c.records.pop()
-		if it := r.it; it.try != nil && it.try.token == r.token && !it.part.dead {
-			c.inHand(it.part.id, it.t.ID)
-			c.record(it)
-		}
+		c.inHand(it.part.id, it.t.ID)
+		c.notYoung(it)
+		c.record(it)
 	}
 }
 
@@ -292,6 +297,7 @@ func (c *Core) record(it *item) {
 	t := it.edit()
 	t.Record = &store.Record{Token: y.token, Executor: y.executor.id, StartedAt: y.ackedAt}
 	y.record = recording
+	c.notYoung(it)
 	it.part.recording++
 	c.change(it, store.Update, t, thenRecorded)
 }

@@ -301,6 +301,7 @@ func (c *Core) beginTry(it *item, y *try) {
 // endTry takes the try out of flight. What it used is known now.
 func (c *Core) endTry(it *item) {
 	y := it.try
+	c.notYoung(it)
 	it.try = nil
 	it.place = atCommit
 	c.timers.unset(&it.timer)

@@ -389,7 +389,7 @@ func (c *Core) confirm(it *item, startedAt time.Time) {
 		}
 	}
 	if y.record != started {
-		c.records.push(recordDue{it, y.token, c.now.Add(c.cfg.RecordAfter)})
+		c.recordLater(it)
 	}
 	c.shedPayload(it)
 	if len(it.waiting) > 0 {

@@ -338,7 +338,7 @@ func (c *Core) reach(it *item, s *session) {
 	if y.ackedAt.IsZero() {
 		c.confirm(it, c.now)
 	} else if first && y.record != started {
-		c.records.push(recordDue{it, y.token, c.now})
+		c.record(it)
 	}
 	if first && y.record == started {
 		c.tellRecorded(it)
