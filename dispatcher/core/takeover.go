@@ -378,7 +378,7 @@ func (c *Core) adopt(s *session, it *item, cl claim) {
 	}
 	c.beginTry(it, y)
 	it.exclusive = it.lane.flow.function.policy.Exclusive
-	if y.record != started && cl.outcome == nil {
+	if y.record != started && cl.outcome == nil && !mutant.On("floor-without-adopted") {
 		c.record(it)
 	}
 	if it.t.Cancel != nil && it.pend == 0 {
