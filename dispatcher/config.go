@@ -37,7 +37,7 @@ type Config struct {
 	Drain      time.Duration // how long a stop may take to hand partitions over; 5 s
 	TTL        time.Duration // of the membership lease, whole seconds; 5 s
 	// MemoryBytes is what the process's memory stays within, softly: near it the collector works harder.
-	// 400 MiB; negative: leave the collector alone, as tests and embedders want. GOGC and GOMEMLIMIT win.
+	// 300 MiB, which with what the collector does not see (caches, tables, stacks) stays below 512 MB; negative: leave the collector alone, as tests and embedders want. GOGC and GOMEMLIMIT win.
 	MemoryBytes int64
 	Logger      *zap.Logger // nil: silent
 }
@@ -59,7 +59,7 @@ func (c Config) withDefaults() Config {
 		c.Drain = 5 * time.Second
 	}
 	if c.MemoryBytes == 0 {
-		c.MemoryBytes = 400 << 20
+		c.MemoryBytes = 300 << 20
 	}
 	if c.TTL == 0 {
 		c.TTL = 5 * time.Second

@@ -105,7 +105,7 @@ func TestDefaultsOfATask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if row.Priority != 5 || row.Band != task.Normal || row.Attempt != 1 || row.Payload != nil || !row.DueAt.Equal(noon) || row.PayloadHash != "" {
+	if row.Priority != 5 || row.Band != task.Normal || row.Attempt != 1 || row.Payload != nil || !row.DueAt.IsZero() || row.PayloadHash != "" {
 		t.Errorf("defaults: %+v", row)
 	}
 	row, err = s.build("acme", "", &headracev1.TaskSpec{Function: "f", Priority: proto.Uint32(0), ClientId: "x",
@@ -113,7 +113,7 @@ func TestDefaultsOfATask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if row.Priority != 0 || len(row.PayloadHash) != 16 || !row.DueAt.Equal(noon) || row.TraceParent != "" || row.TraceState != "" {
+	if row.Priority != 0 || len(row.PayloadHash) != 16 || !row.DueAt.IsZero() || row.TraceParent != "" || row.TraceState != "" {
 		t.Errorf("explicit: %+v", row)
 	}
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -92,7 +92,7 @@ func (s *Services) build(tenant, requestID string, spec *headracev1.TaskSpec, no
 
 // times sets when the task may start and must end.
 func times(t *store.Task, spec *headracev1.TaskSpec, now time.Time) error {
-	due := now
+	var due time.Time // zero: at once, that is when it is accepted
 	switch {
 	case spec.DueTime != nil && spec.Delay != nil:
 		return &task.FieldError{Field: "delay", Want: "either a delay or a due_time"}
@@ -101,7 +101,7 @@ func times(t *store.Task, spec *headracev1.TaskSpec, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if at.After(due) { // an earlier one would only jump its queue
+		if at.After(now) { // an earlier one would only jump its queue
 			due = at
 		}
 	case spec.Delay != nil:
@@ -109,7 +109,9 @@ func times(t *store.Task, spec *headracev1.TaskSpec, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		due = now.Add(d)
+		if d > 0 {
+			due = now.Add(d)
+		}
 	}
 	t.DueAt = due.UTC().Truncate(time.Microsecond)
 	t.FirstDueAt = t.DueAt

@@ -36,8 +36,11 @@ func (s *Tasks) Submit(ctx context.Context, req *headracev1.SubmitRequest) (*hea
 	if err != nil {
 		return nil, within("task.", err)
 	}
-	due := t.DueAt
-	items, partition, err := s.store(ctx, req.Tenant, string(req.RequestId), req.Retry, []*store.Task{t})
+	var delay time.Duration
+	if !t.DueAt.IsZero() {
+		delay = t.DueAt.Sub(now)
+	}
+	items, err := s.store(ctx, req.Tenant, string(req.RequestId), req.Retry, []*store.Task{t})
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +49,7 @@ func (s *Tasks) Submit(ctx context.Context, req *headracev1.SubmitRequest) (*hea
 	}
 	pressure, rate := s.cfg.Load()
 	res := &headracev1.SubmitResponse{Id: items[0].ID.String(), Deduplicated: items[0].Dedup, Pressure: pressure}
-	if soonest, latest, ok := s.eta(partition, rate, due.Sub(now)); ok && !items[0].Dedup {
+	if soonest, latest, ok := s.eta(rate, delay); ok && !items[0].Dedup {
 		res.EtaMin, res.EtaMax = durationpb.New(soonest), durationpb.New(latest)
 	}
 	return res, nil
@@ -88,7 +91,7 @@ func (s *Tasks) SubmitBatch(ctx context.Context, req *headracev1.SubmitBatchRequ
 		rows, at = append(rows, t), append(at, i)
 	}
 	if len(rows) > 0 {
-		items, _, err := s.store(ctx, req.Tenant, requestID, req.Retry, rows)
+		items, err := s.store(ctx, req.Tenant, requestID, req.Retry, rows)
 		if err != nil {
 			return nil, err
 		}
@@ -119,14 +122,14 @@ func (s *Tasks) checkSubmit(tenant string, requestID []byte) error {
 }
 
 // store has one of the tenant's partitions store rows, and returns what became of each.
-func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task) ([]core.SubmitItem, uint32, error) {
+func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task) ([]core.SubmitItem, error) {
 	size := int64(0)
 	for _, t := range rows {
 		size += int64(len(t.Payload))
 	}
 	defer s.inFlight.Add(-size)
 	if s.inFlight.Add(size) > maxInFlight {
-		return nil, 0, errBusy
+		return nil, errBusy
 	}
 	key := requestID
 	if key == "" {
@@ -134,11 +137,11 @@ func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool,
 	}
 	a, b, ok := shard.Candidates(key, s.shards.of(tenant, s.cluster.Directory().Partitions))
 	if !ok {
-		return nil, 0, errNoPartition
+		return nil, errNoPartition
 	}
 	chosen, ok := s.engine.Pick(a, b, len(rows))
 	if !ok {
-		return nil, 0, core.ErrNotOwner
+		return nil, core.ErrNotOwner
 	}
 	answer, err := s.try(ctx, tenant, requestID, retry, rows, chosen, a, b)
 	if err == nil && errors.Is(answer.Err, core.ErrNotOwner) && a != b {
@@ -151,13 +154,13 @@ func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool,
 	}
 	switch {
 	case err != nil:
-		return nil, 0, err
+		return nil, err
 	case answer.Err != nil:
-		return nil, 0, answer.Err
+		return nil, answer.Err
 	case len(answer.Items) != len(rows):
-		return nil, 0, fmt.Errorf("submit to partition %d: %d answers for %d tasks", chosen, len(answer.Items), len(rows))
+		return nil, fmt.Errorf("submit to partition %d: %d answers for %d tasks", chosen, len(answer.Items), len(rows))
 	}
-	return answer.Items, chosen, nil
+	return answer.Items, nil
 }
 
 func (s *Tasks) try(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task, chosen, a, b uint32) (core.SubmitAnswer, error) {
@@ -182,9 +185,9 @@ func (s *Tasks) submitError(err error) *headracev1.SubmitError {
 	return e
 }
 
-// eta guesses when a task of the partition starts that is due after delay: what waits there, at the rate
-// at which the node starts tries.
-func (s *Tasks) eta(partition uint32, rate float64, delay time.Duration) (soonest, latest time.Duration, ok bool) {
+// eta guesses when a task starts that is due after delay: not before that, and not after all that waits now,
+// at the rate at which the node starts tries.
+func (s *Tasks) eta(rate float64, delay time.Duration) (soonest, latest time.Duration, ok bool) {
 	if rate <= 0 {
 		return 0, 0, false
 	}
@@ -196,6 +199,5 @@ func (s *Tasks) eta(partition uint32, rate float64, delay time.Duration) (soones
 	if wait < 0 || wait > task.MaxDelay {
 		return 0, 0, false
 	}
-	delay = max(delay, 0)
 	return delay, delay + max(wait, 100*time.Millisecond), true
 }
