@@ -30,7 +30,7 @@ const (
 	globex = "globex"
 
 	globexEvery    = 20 * time.Millisecond
-	indexLookEvery = 500 * time.Millisecond
+	indexLookEvery = time.Second
 	stallTimeout   = time.Minute // without any progress the tour is over, and something was lost
 )
 
@@ -237,7 +237,7 @@ func (t *Tour) tick(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// watchIndex asks the index service twice a second how far it is, as a page for people would: the
+// watchIndex asks the index service once a second how far it is, as a page for people would: the
 // service has other users than our tasks.
 func (t *Tour) watchIndex(ctx context.Context) {
 	ticker := time.NewTicker(indexLookEvery)

@@ -200,3 +200,22 @@ func TestDefaultDir(t *testing.T) {
 		t.Errorf("without the go command: %s, %v", again, err)
 	}
 }
+
+// Whatever is missing counts as lost.
+func TestReportOK(t *testing.T) {
+	good := Report{Files: 2, FilesFound: 2, Submitted: 5, Succeeded: 5}
+	if !good.OK() {
+		t.Error("a complete tour is not OK")
+	}
+	for name, spoil := range map[string]func(*Report){
+		"a file that never reached the index": func(r *Report) { r.Files = 1 },
+		"a task that did not succeed":         func(r *Report) { r.Succeeded, r.Failed = 4, 1 },
+		"a submit that was refused":           func(r *Report) { r.Errors = []string{"x"} },
+	} {
+		r := good
+		spoil(&r)
+		if r.OK() {
+			t.Errorf("%s is OK", name)
+		}
+	}
+}

@@ -133,7 +133,7 @@ func DefaultDir() (string, error) {
 			return dir, nil
 		}
 	}
-	return "", errors.New("Go's source tree is not on this machine: name a directory with --dir")
+	return "", errors.New("the source tree of Go is not on this machine: name a directory with --dir")
 }
 
 func goEnv() string {
