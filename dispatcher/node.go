@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -55,7 +57,8 @@ type Node struct {
 	grpc    *grpc.Server
 	health  *health.Server
 	http    *http.Server
-	serving sync.Map // "grpc" → bool, for the pages
+	serving atomic.Bool // for the pages
+	grown   bool        // the owners' goroutine only: the catalogue was compared with the configuration
 }
 
 // New returns a node that has not started. Its error is Config.Validate's.
@@ -168,7 +171,10 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
-	n.owners.news = func(member.Kind) { n.api.DirectoryChanged() }
+	n.owners.news = func(ctx context.Context) {
+		n.api.DirectoryChanged()
+		n.grow(ctx, res.catalogue)
+	}
 	n.push = push.New(push.Config{NodeID: string(n.id), MaxResult: n.cfg.MaxPayload, Logger: n.cfg.Logger}, n.loop)
 
 	n.health = health.NewServer()
@@ -213,6 +219,31 @@ func (n *Node) setServing(serves bool) {
 	}
 }
 
+// grow adds partitions that the configuration wants and the registry does not have, once it is known. They are
+// never taken away. It is called by the owners' goroutine and must not wait.
+func (n *Node) grow(ctx context.Context, want []shard.Partition) {
+	have := n.member.Directory().Partitions
+	if n.grown || len(have) == 0 {
+		return
+	}
+	n.grown = true
+	missing := slices.DeleteFunc(slices.Clone(want), func(p shard.Partition) bool {
+		return slices.ContainsFunc(have, func(q shard.Partition) bool { return q.ID == p.ID })
+	})
+	if len(missing) == 0 {
+		return
+	}
+	n.owners.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, acquireMax)
+		defer cancel()
+		if err := n.member.SetPartitions(ctx, missing...); err != nil {
+			n.log.Error("add partitions: the next start tries again", telemetry.Err(err))
+			return
+		}
+		n.log.Info("added partitions", zap.Int("partitions", len(missing)))
+	})
+}
+
 // services are what health is asked for by name; "" is the whole node.
 var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService"}
 
@@ -221,7 +252,7 @@ func (n *Node) setHealth(serves bool) {
 	if serves {
 		status = healthpb.HealthCheckResponse_SERVING
 	}
-	n.serving.Store("", serves)
+	n.serving.Store(serves)
 	for _, s := range services {
 		n.health.SetServingStatus(s, status)
 	}

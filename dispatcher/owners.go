@@ -55,7 +55,7 @@ type owners struct {
 	done   chan acquired         // from acquisitions
 	drain  chan struct{}         // closed by startDrain
 	ready  func(serves bool)     // told when it changes whether everything assigned is served
-	news   func(member.Kind)     // told of every event of the membership, after it was acted on
+	news   func(context.Context) // told after each event of the membership; must not wait
 	empty  chan struct{}         // closed when a drain has nothing left
 	wg     sync.WaitGroup        // acquisitions and releases
 	parts  map[uint32]*ownership // run's goroutine only
@@ -125,7 +125,7 @@ func newOwners(e engine, k keys, s store.Store, now func() time.Time, log *zap.L
 		engine: e, keys: k, store: s, now: now, log: log.Named("owners"), events: events,
 		inbox: inbox{ready: make(chan struct{}, 1)},
 		done:  make(chan acquired), drain: make(chan struct{}), empty: make(chan struct{}),
-		ready: func(bool) {}, news: func(member.Kind) {},
+		ready: func(bool) {}, news: func(context.Context) {},
 		parts: map[uint32]*ownership{},
 	}
 }
@@ -156,7 +156,7 @@ func (o *owners) run(ctx context.Context) {
 				continue
 			}
 			o.member(ctx, e, draining)
-			o.news(e.Kind)
+			o.news(ctx)
 		case <-o.inbox.ready:
 			for _, s := range o.inbox.take() {
 				o.loop(ctx, s, draining)

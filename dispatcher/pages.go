@@ -26,7 +26,7 @@ func (n *Node) pages() *http.Server {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if serves, _ := n.serving.Load(""); serves != true {
+		if !n.serving.Load() {
 			http.Error(w, "not ready: a partition is missing, or the node is going away", http.StatusServiceUnavailable)
 			return
 		}

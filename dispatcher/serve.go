@@ -93,7 +93,7 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 func (n *Node) handOver() {
 	began := time.Now()
 	n.health.Shutdown() // NOT_SERVING, whatever the owners say from now on
-	n.serving.Store("", false)
+	n.serving.Store(false)
 	n.api.Drain()
 	n.loop.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Drain)

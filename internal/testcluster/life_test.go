@@ -14,6 +14,7 @@ import (
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
 	"github.com/headrace/headrace/internal/testcluster"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
 )
 
@@ -204,6 +205,77 @@ func TestCancel(t *testing.T) {
 			if info := wait(t, cl, id); info.State != task.Cancelled {
 				t.Errorf("cancelled: %v", info.State)
 			}
+		}
+	})
+}
+
+// A node that is configured for more partitions adds them, and keeps what is there.
+func TestPartitionsGrow(t *testing.T) {
+	testcluster.Run(t, func(t *testing.T, c *testcluster.Cluster) {
+		cl := c.Client("acme")
+		id := submit(t, cl, client.Task{Function: "upper"})
+		c.Stop()
+		c.Config.Partitions = 12
+		c.Start()
+		cluster := headracev1.NewClusterServiceClient(c.Raw())
+		deadline := time.Now().Add(time.Minute)
+		for {
+			res, err := cluster.ListPartitions(t.Context(), &headracev1.ListPartitionsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			open := 0
+			for _, p := range res.Partitions {
+				if p.State == "open" {
+					open++
+				}
+			}
+			if open == 12 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of 12 are open after a minute", open)
+			}
+			time.Sleep(100 * time.Millisecond) // of the bubble
+		}
+		if info, err := cl.Get(t.Context(), client.ByID(id)); err != nil || info.State != task.Queued {
+			t.Errorf("the old task: %+v, %v", info, err)
+		}
+	})
+}
+
+// One executor reads nothing. Tasks offered to it come back, the others go on, and the node stops in time (B110, B074).
+func TestExecutorThatReadsNothing(t *testing.T) {
+	testcluster.Run(t, func(t *testing.T, c *testcluster.Cluster) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		dead, err := headracev1.NewExecutorServiceClient(c.Raw()).Session(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hello := &headracev1.Hello{ExecutorId: make([]byte, 16), Name: "dead", Slots: 100, Functions: []*headracev1.FunctionDeclaration{{Tenant: "acme", Name: "upper"}}}
+		if err := dead.Send(&headracev1.SessionRequest{Hello: hello, Credit: 100, Beat: &headracev1.Beat{Number: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		c.Executor(4, "acme", func(x *executor.Executor) {
+			executor.Handle(x, upper, func(_ context.Context, in string) (string, error) { return "", nil })
+		})
+		cl := c.Client("acme")
+		var ids []string
+		for range 50 {
+			ids = append(ids, submit(t, cl, client.Task{Function: "upper", Payload: make([]byte, 60<<10)}))
+		}
+		began := time.Now()
+		for _, id := range ids {
+			if info := wait(t, cl, id); info.State != task.Succeeded || info.Attempt != 1 || info.Losses != 0 {
+				t.Errorf("%+v", info)
+			}
+		}
+		if took := time.Since(began); took > 40*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if took := c.Stop(); took > 7*time.Second {
+			t.Errorf("the stop took %v", took)
 		}
 	})
 }

@@ -1,0 +1,157 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/loop"
+	"github.com/headrace/headrace/shard/member"
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/store/memstore"
+)
+
+// stage is a membership and a loop that do what the test says, with a real store between them.
+type stage struct {
+	*owners
+	events chan member.Event
+
+	mu    sync.Mutex // guards following
+	said  []string   // what the owners did, in order
+	holds []bool     // answers of the next looks; empty: true
+}
+
+func (s *stage) Holds(context.Context, uint32) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.holds) == 0 {
+		return true, nil
+	}
+	h := s.holds[0]
+	s.holds = s.holds[1:]
+	return h, nil
+}
+
+func (s *stage) Release(_ context.Context, p uint32) error {
+	s.did("key back %d", p)
+	return nil
+}
+
+func (s *stage) did(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.said = append(s.said, fmt.Sprintf(format, args...))
+}
+
+// asLoop is the stage in the loop's part: its Release is another than the membership's.
+type asLoop struct{ *stage }
+
+func (l asLoop) Acquired(a core.Acquired) {
+	l.did("acquired %d at %d", a.Recovered.Partition.ID, a.Epoch)
+}
+func (l asLoop) Drop(p uint32, _ error) { l.did("drop %d", p) }
+func (l asLoop) Release(p uint32)       { l.did("release %d", p) }
+
+func play(t *testing.T, f func(t *testing.T, s *stage)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{events: make(chan member.Event)}
+		s.owners = newOwners(asLoop{s}, s, memstore.New(), time.Now, zap.NewNop(), s.events)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); s.run(ctx) }()
+		f(t, s)
+		cancel()
+		<-ended
+	})
+}
+
+// expect waits until nothing moves and compares what was done since the last call.
+func (s *stage) expect(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fmt.Sprint(s.said) != fmt.Sprint(want) {
+		t.Errorf("did %q, want %q", s.said, want)
+	}
+	s.said = nil
+}
+
+// The key is gone when it is looked at after the epoch was raised (R10): not an owner. It comes back by another
+// Won, at a higher epoch.
+func TestKeyLostWhileTheEpochWasRaised(t *testing.T) {
+	play(t, func(t *testing.T, s *stage) {
+		s.holds = []bool{true, false}
+		s.events <- member.Event{Kind: member.Assigned, Partition: 1}
+		s.events <- member.Event{Kind: member.Won, Partition: 1}
+		s.expect(t)
+		s.events <- member.Event{Kind: member.Lost, Partition: 1, Reason: member.Taken}
+		time.Sleep(time.Minute) // of the bubble: it does not try without the key
+		s.expect(t)
+		s.events <- member.Event{Kind: member.Won, Partition: 1}
+		s.expect(t, "acquired 1 at 2")
+	})
+}
+
+// Who is fenced but holds the key acquires again at once, after panics with growing pauses.
+func TestLostByTheLoopIsAcquiredAgain(t *testing.T) {
+	play(t, func(t *testing.T, s *stage) {
+		s.events <- member.Event{Kind: member.Assigned, Partition: 1}
+		s.events <- member.Event{Kind: member.Won, Partition: 1}
+		s.expect(t, "acquired 1 at 1")
+		s.lost(core.LostPartition{Partition: 1, Epoch: 1, Reason: store.ErrFenced})
+		s.expect(t, "acquired 1 at 2")
+		for i, pause := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond} {
+			s.lost(core.LostPartition{Partition: 1, Reason: loop.ErrPanic})
+			s.expect(t)
+			time.Sleep(pause)
+			s.expect(t, fmt.Sprintf("acquired 1 at %d", 3+i))
+		}
+	})
+}
+
+// A partition that is wanted elsewhere is handed over, then its key is given back; in a drain all are.
+func TestHandOver(t *testing.T) {
+	play(t, func(t *testing.T, s *stage) {
+		serves := false
+		s.ready = func(now bool) { serves = now }
+		for p := range uint32(3) {
+			s.events <- member.Event{Kind: member.Assigned, Partition: p}
+			s.events <- member.Event{Kind: member.Won, Partition: p}
+			synctest.Wait()
+		}
+		s.expect(t, "acquired 0 at 1", "acquired 1 at 1", "acquired 2 at 1")
+		if !serves {
+			t.Error("not ready")
+		}
+		s.events <- member.Event{Kind: member.Unassigned, Partition: 1}
+		s.expect(t, "release 1")
+		s.released(1)
+		s.expect(t, "key back 1")
+		s.events <- member.Event{Kind: member.Lost, Partition: 1, Reason: member.Released}
+		s.startDrain()
+		s.expect(t, "release 0", "release 2")
+		if serves {
+			t.Error("ready in a drain")
+		}
+		s.released(0)
+		s.expect(t, "key back 0")
+		s.lost(core.LostPartition{Partition: 2, Reason: errors.New("fenced meanwhile")})
+		s.expect(t, "key back 2")
+		select {
+		case <-s.empty:
+			t.Error("empty before the keys are back")
+		default:
+		}
+		s.events <- member.Event{Kind: member.Lost, Partition: 0, Reason: member.Released}
+		s.events <- member.Event{Kind: member.Lost, Partition: 2, Reason: member.Released}
+		<-s.empty
+	})
+}
