@@ -144,7 +144,7 @@ func (c *Core) flightAlarm(it *item) {
 		it.gaveUpStart = true
 		c.answerAsked(it)
 	}
-	if it.t.Cancel != nil && !c.cancelEnds(it).After(c.now) && it.pend == 0 {
+	if it.t.Cancel != nil && !c.cancelEnds(it).After(c.now) {
 		c.cancelOver(it)
 		return
 	}
@@ -183,5 +183,3 @@ func (c *Core) timedOut(it *item) {
 		c.again(it, t, it.lane.flow.function.policy.Backoff.Delay(t.Attempt-1, c.random()))
 	}
 }
-
-var _ = store.Update

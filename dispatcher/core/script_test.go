@@ -415,7 +415,10 @@ func (s *script) beat(x *scriptExecutor) {
 // advance lets time pass: executors beat, timers fire.
 func (s *script) advance(d time.Duration) {
 	end := s.now.Add(d)
-	for {
+	for n := 0; ; n++ {
+		if n > 100_000 {
+			s.t.Fatalf("time does not pass: next %v\n%s", s.core.Next().Sub(began), s.core.Dump())
+		}
 		s.pump()
 		at := end
 		if next := s.core.Next(); !next.IsZero() {

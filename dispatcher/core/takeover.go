@@ -305,7 +305,7 @@ func (c *Core) claim(s *session, p *partition, cl claim) {
 func (c *Core) claimItem(s *session, it *item, cl claim) {
 	p, y := it.part, it.try
 	switch {
-	case y != nil && y.token == cl.token && y.executor == s.executor && y.pushed:
+	case y != nil && y.pushed && (y.token == cl.token && y.executor == s.executor || mutant.On("match-task")):
 		y.hello = cl.hello
 		c.reach(it, s)
 		c.adopted(s, p, cl)

@@ -1,0 +1,192 @@
+package core
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/headrace/headrace/store/memstore"
+)
+
+var flagSeed = flag.Uint64("seed", 0, "run this seed of TestRandom only")
+
+// Whatever happens, in whatever order: the core's own books are right after each step, every task ends
+// once the faults stop, and none is started after its end. internal/sim has the real executors and
+// the protocol's oracle; this one is quick, and small windows make every path of them come up.
+func TestRandom(t *testing.T) {
+	seeds, first := 25, uint64(1)
+	if *flagSeed != 0 {
+		seeds, first = 1, *flagSeed
+	}
+	for i := range seeds {
+		seed := first + uint64(i)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomWalk(t, seed) })
+	}
+}
+
+// do runs a command as a script would.
+func (s *script) do(line string) {
+	words := strings.Fields(line)
+	d := &datadriven.TestData{Cmd: words[0]}
+	for _, w := range words[1:] {
+		if key, value, ok := strings.Cut(w, "="); ok {
+			d.CmdArgs = append(d.CmdArgs, datadriven.CmdArg{Key: key, Vals: strings.Split(strings.Trim(value, "()"), ",")})
+		} else {
+			d.CmdArgs = append(d.CmdArgs, datadriven.CmdArg{Key: w})
+		}
+	}
+	s.command(d)
+	s.pump()
+}
+
+func randomWalk(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 7))
+	s := &script{t: t, store: memstore.New(), now: began}
+	log := []string{}
+	defer func() {
+		if t.Failed() {
+			t.Logf("to see it again: go test ./dispatcher/core -run Random -seed=%d\n%s", seed, strings.Join(log[max(0, len(log)-60):], "\n"))
+		}
+	}()
+	do := func(format string, args ...any) {
+		line := fmt.Sprintf(format, args...)
+		log = append(log, line)
+		s.do(line)
+	}
+	do("init window=%d timers=%d slice=%d", 1+r.IntN(6), 1+r.IntN(6), 1+r.IntN(8))
+	do("acquire 1")
+	do("acquire 2")
+	policy := fmt.Sprintf("backoff=1s grace=2s orphan=5s exclusive=%v", r.IntN(3) == 0)
+	credit := map[string]int{}
+	open := func(x string) {
+		credit[x] = 1 + r.IntN(4)
+		var claims []string
+		for _, name := range s.executor(x).held() {
+			if tok := s.executor(x).tokens[s.ids[name]]; r.IntN(2) == 0 {
+				claims = append(claims, fmt.Sprintf("%s@%d/%d", name, tok.Epoch, tok.Push))
+			}
+		}
+		do("open %s fn=(a/f,b/g) credit=%d %s claims=(%s)", x, credit[x], policy, strings.Join(claims, ","))
+	}
+	executors := []string{"x", "y", "z"}
+	classes := []string{"", "retryable", "throttled after=500ms", "throttled", "snooze after=1s", "drained", "timeout", "non_retryable"}
+	for range 150 {
+		x := executors[r.IntN(len(executors))]
+		sx := s.executor(x)
+		held := sx.held()
+		name := "1.1"
+		if len(s.ids) > 0 {
+			name = fmt.Sprintf("%d.%d", 1+r.IntN(2), 1+r.IntN(len(s.ids)))
+		}
+		_, exists := s.ids[name]
+		switch r.IntN(16) {
+		case 0, 1, 2:
+			do("submit %s n=%d partition=%d prio=%d delay=%dms", []string{"a/f", "b/g"}[r.IntN(2)], 1+r.IntN(9), 1+r.IntN(2), r.IntN(10), r.IntN(2)*r.IntN(9000))
+		case 3:
+			do("submit a/f ttl=%dms deadline=%dms id=k%d", 1+r.IntN(9000), 1+r.IntN(30_000), r.IntN(5))
+		case 4:
+			if sx.open == 0 {
+				open(x)
+			}
+		case 5:
+			if sx.open != 0 && r.IntN(3) == 0 {
+				do("cut %s", x)
+			}
+		case 6, 7, 8:
+			if sx.open != 0 && len(held) > 0 {
+				do("ack %s %s", x, strings.Join(held, " "))
+				credit[x] += r.IntN(3)
+				do("credit %s %d", x, credit[x])
+			}
+		case 9, 10:
+			if sx.open != 0 && len(held) > 0 {
+				do("end %s %s %s", x, held[r.IntN(len(held))], classes[r.IntN(len(classes))])
+			}
+		case 11:
+			if exists {
+				do("cancel %s", name)
+			}
+		case 12:
+			do("advance %dms", r.IntN(4000))
+		case 13:
+			do("%s", []string{"hold", "let"}[r.IntN(2)])
+		case 14:
+			if r.IntN(4) == 0 {
+				do("let")
+				do("fail %s", []string{"full", "unknown", "fenced"}[r.IntN(3)])
+			}
+		case 15:
+			if sx.open != 0 && len(held) > 0 {
+				do("refuse %s %s busy", x, held[r.IntN(len(held))])
+			}
+		}
+		for p := range uint32(2) {
+			if !s.owned(p+1) && len(s.waiting) == 0 && r.IntN(3) == 0 {
+				do("acquire %d", p+1)
+			}
+		}
+	}
+	// The faults stop: executors take everything and say what became of it.
+	s.failures = 0
+	do("let")
+	for p := range uint32(2) {
+		if !s.owned(p + 1) {
+			do("acquire %d", p+1)
+		}
+	}
+	for range 400 {
+		for _, x := range executors {
+			sx := s.executor(x)
+			if sx.open == 0 {
+				clear(sx.tokens)
+				credit[x] = 0
+				do("open %s fn=(a/f,b/g) credit=1 %s", x, policy)
+				do("hello %s", x)
+			}
+			held := sx.held()
+			if len(held) > 0 {
+				do("ack %s %s", x, strings.Join(held, " "))
+				do("end %s %s", x, strings.Join(held, " "))
+				clear(sx.tokens)
+			}
+			credit[x] += 10
+			do("credit %s %d", x, credit[x])
+		}
+		do("advance 500ms")
+		if s.left() == 0 {
+			break
+		}
+	}
+	if n := s.left(); n > 0 {
+		t.Errorf("%d tasks never end\n%s", n, s.core.Dump())
+	}
+}
+
+func (s *script) owned(p uint32) bool { return s.core.parts[p] != nil }
+
+// left returns how many tasks have not ended.
+func (s *script) left() int {
+	n := 0
+	for _, id := range s.ids {
+		t, err := s.store.Get(background, id)
+		if err == nil && !t.State.Terminal() {
+			n++
+		}
+	}
+	return n
+}
+
+// held names the tasks of which the executor got a push, in order.
+func (x *scriptExecutor) held() []string {
+	var names []string
+	for id := range x.tokens {
+		names = append(names, fmt.Sprintf("%d.%d", id.Partition(), id.Seq()))
+	}
+	slices.Sort(names)
+	return names
+}
