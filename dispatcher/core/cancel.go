@@ -60,7 +60,7 @@ func (c *Core) cancelItem(it *item, r Cancel) {
 		c.cancelFlight(it, r)
 	case it.pend > 0 || it.unsettled: // a decision is on its way: what it leaves is cancelled
 		it.waiting = append(it.waiting, r)
-	case it.part.takeover.active && it.t.ID.Seq() <= it.part.old && !mutant.On("cancel-unsettled"):
+	case it.place == atCommit && it.part.takeover.active && it.t.ID.Seq() <= it.part.old && !mutant.On("cancel-unsettled"):
 		// Somebody may run it: requested, and ended when nobody has claimed it (R12).
 		it.waiting = append(it.waiting, r)
 		it.unsettled = true

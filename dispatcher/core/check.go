@@ -51,6 +51,10 @@ func (c *Core) checkEpochs(db *database) {
 	if !db.readWanted || db.reading != nil {
 		return
 	}
+	if c.now.Sub(db.readAt) < db.readPause(c.now) {
+		db.arm(c)
+		return
+	}
 	ps := c.partitionsOf(db)
 	if len(ps) == 0 {
 		db.readWanted = false
@@ -67,6 +71,15 @@ func (c *Core) checkEpochs(db *database) {
 	fx := c.effects()
 	fx.EpochReads = append(fx.EpochReads, r)
 	db.arm(c)
+}
+
+// readPause is how long after one epoch read the next one may follow. While the database stalls, pushes
+// wait for something else.
+func (db *database) readPause(now time.Time) time.Duration {
+	if db.slow(now) {
+		return epochReadEvery
+	}
+	return epochReadSoon
 }
 
 // EpochsRead takes the epochs that were asked for. SentAt is when they were asked for at the database.
@@ -90,7 +103,7 @@ func (c *Core) EpochsRead(now, sentAt time.Time, r *EpochRead, epochs []store.Ep
 	for i, p := range r.parts {
 		switch {
 		case p.dead:
-		case epochs[i] != p.epoch && !mutant.On("no-idle-check"):
+		case epochs[i] != p.epoch && !mutant.On("no-idle-check") && !mutant.On("fenced-keeps"):
 			c.lose(p, store.ErrFenced)
 		default:
 			current = append(current, p)

@@ -458,13 +458,16 @@ func (db *database) alarm(c *Core) {
 
 func (db *database) arm(c *Core) {
 	at := db.readAt.Add(epochReadEvery)
+	if db.readWanted && db.reading == nil {
+		at = db.readAt.Add(db.readPause(c.now))
+	}
 	if db.fullUntil.After(c.now) {
 		at = sooner(at, db.fullUntil)
 	}
 	if !at.After(c.now) {
 		at = c.now.Add(epochReadEvery) // one is on its way
 	}
-	if len(c.partitionsOf(db)) == 0 {
+	if db.held == 0 {
 		at = time.Time{}
 	}
 	c.timers.set(&db.timer, at)

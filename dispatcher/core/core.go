@@ -237,6 +237,7 @@ func (c *Core) partitionsOf(db *database) []*partition {
 
 func (c *Core) setPartition(p *partition) {
 	c.parts[p.id] = p
+	p.db.held++
 	i, _ := slices.BinarySearchFunc(c.order, p.id, func(p *partition, id uint32) int { return cmp.Compare(p.id, id) })
 	c.order = slices.Insert(c.order, i, p)
 }

@@ -53,6 +53,7 @@ func (p *partition) unknown(seq uint64) bool { return seq > p.known }
 // database is what the node knows of one database.
 type database struct {
 	index    Database
+	held     int // partitions
 	ring     fifo[*commitQueue]
 	queued   int // changes
 	bytes    int // of queued changes
@@ -83,6 +84,7 @@ func (db *database) slow(now time.Time) bool {
 const (
 	slowCommit     = 5 * time.Second
 	epochReadEvery = time.Second
+	epochReadSoon  = 20 * time.Millisecond // between two that pushes wait for
 	trustByCheck   = 400 * time.Millisecond
 )
 
@@ -129,6 +131,7 @@ func (c *Core) lose(p *partition, reason error) {
 // forget takes a partition out of everything.
 func (c *Core) forget(p *partition) {
 	p.dead = true
+	p.db.held--
 	delete(c.parts, p.id)
 	for i, q := range c.order {
 		if q == p {
@@ -155,7 +158,7 @@ func (c *Core) forget(p *partition) {
 	}
 	c.dropWatches(p)
 	c.requests.drop(c, p)
-	if p.db.reading == nil && len(c.partitionsOf(p.db)) == 0 {
+	if p.db.held == 0 {
 		c.timers.unset(&p.db.timer)
 	}
 }

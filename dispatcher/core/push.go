@@ -38,6 +38,10 @@ func (c *Core) step(p *pool) bool {
 	if p.suspects.len() > 0 && c.stepSuspect(p) {
 		return true
 	}
+	if s := p.reserved; s != nil && p.suspects.len() == 0 && !s.alone() { // it was cancelled, or expired
+		p.reserved = nil
+		p.ready(s)
+	}
 	if len(p.sessions) == 0 {
 		return false
 	}
@@ -156,7 +160,15 @@ func (c *Core) stepSuspect(p *pool) bool {
 	}
 	c.push(it, s, b, st)
 	it.try.alone = true
+	p.reserved = s
+	p.unready(s)
 	return true
+}
+
+// alone reports whether the session's executor runs a suspect.
+func (s *session) alone() bool {
+	it := s.executor.flying.first
+	return it != nil && it.try.alone
 }
 
 // mint makes the token of the next push (R1).

@@ -315,7 +315,7 @@ func (c *Core) claimItem(s *session, it *item, cl claim) {
 			it.late = append(it.late, sessionClaim{s, cl})
 		}
 		return
-	case c.valid(p, it.t, cl.token) && (y == nil && it.place == atCommit && it.pend == 0 || y != nil && cl.token.After(y.token)):
+	case c.valid(p, it.t, cl.token) && (y == nil && it.place == atCommit && (it.pend == 0 || it.unsettled) || y != nil && cl.token.After(y.token)):
 		c.adopt(s, it, cl)
 		c.adopted(s, p, cl)
 	default:
