@@ -93,6 +93,9 @@ func (c *Core) lostAt(it *item) time.Time {
 	return from.Add(orphan)
 }
 
+// pendingAgain is when a cancel's end is looked at again while a change of its task is on its way.
+const pendingAgain = 50 * time.Millisecond
+
 // armFlight sets the timer of a task in flight. One whose executor is in reach needs none: the executor
 // reports, and its session tells when it is gone.
 func (c *Core) armFlight(it *item) {
@@ -105,7 +108,11 @@ func (c *Core) armFlight(it *item) {
 		}
 	}
 	if it.t.Cancel != nil {
-		at = sooner(at, c.cancelEnds(it))
+		end := c.cancelEnds(it)
+		if it.pend > 0 { // a record, say, is on its way to disk: nothing is decided before
+			end = later(end, c.now.Add(pendingAgain))
+		}
+		at = sooner(at, end)
 	}
 	if len(it.waiting) > 0 && !it.gaveUpStart && y.ackedAt.IsZero() {
 		at = sooner(at, c.startEnds(it))
