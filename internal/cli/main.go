@@ -42,7 +42,7 @@ func Main(args []string, std Streams) int {
 		return exitOK
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted")
+		err = fmt.Errorf("interrupted: %w", err)
 	}
 	if !errors.Is(err, errReported) {
 		fmt.Fprintf(std.Err, "headrace: %s\n", term.Escape(err.Error()))

@@ -98,8 +98,18 @@ func (r *Run) phase(name string) { r.Phase.Store(&name) }
 // ErrLost says that tasks were lost, refused, or not run; the report has the figures.
 var ErrLost = errors.New("not every task was accepted, run and finished")
 
-// Do runs it to the end. With ErrLost the report is complete; with other errors there is none.
+// Do runs it to the end. With ErrLost the report is complete; with other errors there is none, and the
+// error names the phase and how far it was.
 func (r *Run) Do(ctx context.Context) (*Report, error) {
+	rep, err := r.do(ctx)
+	if err != nil && rep == nil {
+		err = fmt.Errorf("bench, phase %s, %d of %d accepted, %d started: %w",
+			*r.Phase.Load(), r.Accepted.Load(), r.cfg.Tasks, r.Starts.Load(), err)
+	}
+	return rep, err
+}
+
+func (r *Run) do(ctx context.Context) (*Report, error) {
 	var err error
 	if r.cluster, err = clusterclient.Dial(r.cfg.Addr, r.cfg.APIKey); err != nil {
 		return nil, err
@@ -118,6 +128,10 @@ func (r *Run) Do(ctx context.Context) (*Report, error) {
 		defer c.Close()
 		r.tenants = append(r.tenants, &tenant{c: c, ids: newIDSample(r.cfg.Tasks / r.cfg.Tenants)})
 	}
+	first, err := r.look(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if err := r.preload(ctx); err != nil {
 		return nil, err
 	}
@@ -126,6 +140,9 @@ func (r *Run) Do(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	defer stop()
+	if err := r.settle(ctx, first.live+r.Preloaded.Load()); err != nil {
+		return nil, err
+	}
 	return r.measure(ctx)
 }
 
