@@ -151,7 +151,7 @@ const (
 // Load is one read from a database. The shell answers each with Loaded, in any order.
 type Load struct {
 	Kind      LoadKind
-	Database  Database
+	Database  Database // of the partition; for a LoadRequest to one that this node does not own: of the submit's
 	Partition uint32
 	Epoch     store.Epoch // of the partition when it was asked; an answer to an older epoch is ignored
 	Flow      store.Flow
@@ -250,3 +250,4 @@ type PartitionStat struct {
 //	Stats() []PartitionStat     in partition order
 //	Dump() string               for people
 //	InHand() (partition uint32, id task.ID, ok bool)        what the running call works on, for the guard
+//	Check() error                                           whether the state is consistent: tests and the simulation

@@ -39,10 +39,9 @@ type pendingChange struct {
 
 // partWork is one part of a commit, beside what the store gets.
 type partWork struct {
-	part     *partition
-	pending  []pendingChange // parallel to the part's changes
-	subs     []*submission
-	checkers bool
+	part    *partition
+	pending []pendingChange // parallel to the part's changes
+	subs    []*submission
 }
 
 // commitQueue holds a tenant's changes to one database. Decisions go before inserts: they free

@@ -50,9 +50,6 @@ type item struct {
 	gaveUpStart bool           // the wait of R16 for the start of an unconfirmed push is over
 }
 
-// id returns the task's id.
-func (it *item) id() task.ID { return it.t.ID }
-
 // edit returns a copy of the row to be changed.
 func (it *item) edit() *store.Task {
 	t := *it.t

@@ -34,7 +34,6 @@ type function struct {
 	flows      [task.Bands]*flow
 	pools      []*pool // that can run it
 	cost       int64   // expected slot-milliseconds of a try
-	holders    int     // tries in flight
 	declared   int     // open sessions that declare exactly this policy
 }
 

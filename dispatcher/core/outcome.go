@@ -10,7 +10,7 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// maxRetries bounds back-off exponents; beyond, every delay is at its maximum anyway.
+// maxThrottleDelay bounds the back-off of a throttled task that was given no time.
 const maxThrottleDelay = time.Minute
 
 // outcome takes the end of a try. Only the token in flight counts (R1); any other is answered as

@@ -72,7 +72,6 @@ type database struct {
 	readAt     time.Time // when the newest epoch read was asked for
 	readNumber uint64
 	readWanted bool
-	failing    bool // the newest epoch read failed
 }
 
 // slow reports whether the database has kept a commit for so long that new submits are refused and

@@ -302,7 +302,6 @@ func (c *Core) beginTry(it *item, y *try) {
 	c.timers.unset(&it.timer)
 	f := it.lane.flow.function
 	f.tenant.flying.add(it)
-	f.holders++
 	y.executor.flying.add(it)
 	it.part.stat.Running++
 	if y.unsure = y.ackedAt.IsZero() && y.claimed; y.unsure {
@@ -319,7 +318,6 @@ func (c *Core) endTry(it *item) {
 	c.timers.unset(&it.timer)
 	f := it.lane.flow.function
 	f.tenant.flying.remove(it)
-	f.holders--
 	y.executor.flying.remove(it)
 	it.part.stat.Running--
 	if y.unsure {

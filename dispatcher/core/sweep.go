@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/store"
-	"github.com/headrace/headrace/task"
 )
 
 // sweep looks for tasks that have expired behind the windows of lanes that don't drain: one read of a
@@ -108,5 +107,3 @@ func (c *Core) swept(s *sweep, ld *Load, a LoadAnswer) {
 		s.lane = nil
 	}
 }
-
-var _ = task.Expired
