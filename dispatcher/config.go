@@ -75,9 +75,9 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	switch {
 	case c.DataDir == "" && (c.Store == nil || c.Registry == nil || c.Secret == ""):
-		return errors.New("DataDir: want a directory (or Store, Registry and Secret)")
+		return errors.New("data directory: want one (or Config.Store, Registry and Secret)")
 	case c.DataDir != "" && (c.Store != nil || c.Registry != nil):
-		return errors.New("DataDir: want either a directory or Store and Registry")
+		return errors.New("data directory: want either one, or Config.Store and Registry")
 	case c.Partitions < 1 || c.Partitions > 1024:
 		return fmt.Errorf("Partitions %d: want 1 to 1024", c.Partitions)
 	case c.MaxPayload < 1 || c.MaxPayload > task.MaxPayloadConfig:

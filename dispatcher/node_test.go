@@ -3,7 +3,6 @@ package dispatcher
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -23,7 +22,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		want string
 		set  func(*Config)
 	}{
-		{"DataDir", func(c *Config) { c.DataDir = "" }},
+		{"data directory", func(c *Config) { c.DataDir = "" }},
 		{"Listen", func(c *Config) { c.Listen = "0.0.0.0:7070" }},
 		{"Listen", func(c *Config) { c.Listen = "[::]:7070" }},
 		{"Listen", func(c *Config) { c.Listen = "10.0.0.1:7070" }},
@@ -105,7 +104,7 @@ func TestNodeOnADirectory(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
-	t.Log(fmt.Sprintf("ready %v after a cold start, %v after a warm one, stopped in %v", cold, warm, stopped))
+	t.Logf("ready %v after a cold start, %v after a warm one, stopped in %v", cold, warm, stopped)
 	if cold > 3*time.Second || warm > 3*time.Second {
 		t.Errorf("a start took %v, then %v", cold, warm)
 	}
