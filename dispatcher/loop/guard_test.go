@@ -102,10 +102,18 @@ func TestPanicCostsOnePartition(t *testing.T) {
 	run(t, func(t *testing.T, h *harness) {
 		h.acquire(1)
 		h.acquire(2)
-		if _, err := h.submit(1); err != nil {
+		id, err := h.submit(1)
+		if err != nil {
 			t.Fatal(err)
 		}
+		events, stop, err := h.Watch(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
 		h.post("test", func(time.Time) { h.enterAt("test", 1, func(*core.Core) { panic("a bug") }) })
+		for range events { // ends with the partition
+		}
 		if p := <-h.lost; p.Partition != 1 || !errors.Is(p.Reason, ErrPanic) {
 			t.Errorf("lost %+v", p)
 		}
