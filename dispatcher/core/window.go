@@ -64,10 +64,18 @@ func before(k store.Key) store.Key {
 	return k
 }
 
-// room reports whether the window may take a task of the given size. An empty one always may.
+// room reports whether the window may take a task of the given size that is not in memory yet. An empty
+// one always may.
 func (c *Core) room(l *lane, size int) bool {
 	return l.len() == 0 ||
 		l.len() < c.cfg.WindowTasks && l.bytes+size <= c.cfg.WindowBytes && c.bytes+size+overhead <= c.cfg.NodeWindowBytes
+}
+
+// roomFor is room for a task in memory: its bytes are counted already.
+func (c *Core) roomFor(it *item) bool {
+	l := it.lane
+	return l.len() == 0 ||
+		l.len() < c.cfg.WindowTasks && l.bytes+len(it.t.Payload) <= c.cfg.WindowBytes && c.bytes <= c.cfg.NodeWindowBytes
 }
 
 // leave decides about a new row on disk whether it stays in the store only. It saves making an item
@@ -162,7 +170,7 @@ func (c *Core) offer(it *item) {
 	stored := it.t.State == task.Queued
 	// Rows in the store come first; but nothing is read from there while a takeover lasts.
 	behind := l.more && k.Compare(l.cursor) > 0 && !it.part.takeover.active
-	for !behind && !c.room(l, len(it.t.Payload)) {
+	for !behind && !c.roomFor(it) {
 		last := l.last()
 		if last.key.Compare(k) < 0 {
 			behind = true
@@ -306,42 +314,44 @@ func (c *Core) pulled(l *lane, ld *Load, a LoadAnswer) {
 	if l.reading != ld || l.part.dead {
 		return
 	}
-	left, gone := l.left, l.gone
-	l.reading, l.left, l.gone = nil, store.Key{}, l.gone[:0]
 	switch {
 	case a.Err != nil:
-		l.failed = true
+		l.reading, l.failed = nil, true
 		c.timers.set(&l.timer, c.now.Add(readAgain))
 		return
 	case l.cursor != ld.After: // it was lowered meanwhile: rows are missing before these
+		l.reading = nil
 		c.refill(l)
 		return
 	}
-	more := a.More || left != store.Key{}
+	// The read counts as under way until all its rows are taken: one of them may push another out of the
+	// window, which is noted in left and gone as before.
+	more, full := a.More, false
 	for _, t := range a.Rows {
 		k := t.Key()
-		if left != (store.Key{}) && k.Compare(left) >= 0 {
+		if l.left != (store.Key{}) && k.Compare(l.left) >= 0 {
 			break // the row at left may have come after the read; from there on it must be read again
 		}
 		seq := t.ID.Seq()
-		if l.part.items[seq] != nil || contains(gone, seq) || l.part.unknown(seq) {
+		if l.part.items[seq] != nil || contains(l.gone, seq) || l.part.unknown(seq) {
 			l.cursor = k
 			continue
 		}
-		if !c.room(l, len(t.Payload)) {
-			more = true
+		if full = !c.room(l, len(t.Payload)); full {
 			break
 		}
 		l.cursor = k
 		c.inHand(l.part.id, t.ID)
 		c.recovered(l.part, t)
-		if l.cursor != k { // it did not stay
-			more = true
+		if full = l.cursor != k; full { // it did not stay
 			break
 		}
 	}
-	l.more = more
-	c.refill(l)
+	l.more = more || full || l.left != store.Key{}
+	l.reading = nil
+	if !full || l.len() == 0 { // else the window has something to do, and asks when it needs more
+		c.refill(l)
+	}
 }
 
 // recovered takes a row into memory that this owner did not have there.
