@@ -77,8 +77,9 @@ func (cs *clients) begin(w *world) {
 		w.after(w.between(0, w.plan.busy*9/10), func() { cs.submit(n) })
 	}
 	if w.plan.faults[faultCancel] {
-		for range 1 + w.plan.tasks/3 {
+		for range 1 + w.plan.tasks/6 {
 			w.after(w.between(0, w.plan.busy), cs.cancelSome)
+			w.after(w.between(0, w.plan.busy), cs.cancelRunning)
 		}
 	}
 }
@@ -219,6 +220,9 @@ func (cs *clients) answered(r *request, sends int, retry bool, a core.SubmitAnsw
 	for i, it := range a.Items {
 		if it.Err == nil {
 			r.specs[i].id = it.ID
+			if w.faulty(faultCancel) && w.chance(12) { // while it is pushed
+				w.after(w.around(w.plan.delay), func() { cs.cancel(it.ID, r.tenant) })
+			}
 			if r.specs[i].wantWatch {
 				cs.watch(it.ID)
 			}
@@ -269,7 +273,26 @@ func (cs *clients) cancelSome() {
 	if s.id.IsZero() {
 		return
 	}
-	c := &cancel{id: s.id, tenant: r.tenant}
+	cs.cancel(s.id, r.tenant)
+}
+
+// cancelRunning cancels one of the tasks that run or were pushed a moment ago.
+func (cs *clients) cancelRunning() {
+	w := cs.w
+	var live []*truth
+	for _, t := range w.oracle.order {
+		if n := len(t.runs); n > 0 && t.runs[n-1].alive() && !t.spec.id.IsZero() {
+			live = append(live, t)
+		}
+	}
+	if len(live) > 0 {
+		t := live[w.rand.IntN(len(live))]
+		cs.cancel(t.row.ID, t.row.Tenant)
+	}
+}
+
+func (cs *clients) cancel(id task.ID, tenant string) {
+	c := &cancel{id: id, tenant: tenant}
 	cs.cancels = append(cs.cancels, c)
 	cs.open++
 	cs.sendCancel(c)

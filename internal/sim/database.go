@@ -14,13 +14,21 @@ import (
 
 var background = context.Background()
 
-// storeDelay draws how long the database takes for something.
-func (w *world) storeDelay(mean time.Duration) time.Duration {
-	d := w.around(mean)
+// storeDelay draws how long the database takes for something, and whether a node reaches it at all. What
+// an isolated node has sent either ends with an error or arrives when the isolation is over.
+func (n *node) storeDelay(mean time.Duration) (d time.Duration, ok bool) {
+	w := n.w
+	d = w.around(mean)
 	if !w.calm && w.slowUntil > w.now {
 		d += w.slowUntil - w.now
 	}
-	return d
+	if n.isolated() {
+		if w.chance(2) {
+			return w.between(0, 2*time.Second), false
+		}
+		d += n.alone - w.now
+	}
+	return d, true
 }
 
 // commit sends a batch to the database and brings the answer back, if there is one.
@@ -33,9 +41,12 @@ func (n *node) commit(c *core.Commit) {
 		})
 	}
 	w.on(&n.process, 0, func() {
-		w.after(w.storeDelay(w.plan.commit), func() {
+		d, ok := n.storeDelay(w.plan.commit)
+		w.after(d, func() {
 			dead := !n.up || n.life != life
 			switch {
+			case !ok:
+				answer(nil, fmt.Errorf("simulated: %w", store.ErrUnknown))
 			case dead && w.chance(2):
 				w.log("db", "vanished", "a commit of %s", n.name)
 			case !w.calm && w.fullUntil > w.now:
@@ -81,8 +92,12 @@ func (w *world) apply(n *node, b *store.Batch) []store.PartResult {
 func (n *node) load(l *core.Load) {
 	w, life := n.w, n.life
 	w.on(&n.process, 0, func() {
-		w.after(w.storeDelay(w.plan.commit), func() {
-			a := w.read(l)
+		d, ok := n.storeDelay(w.plan.commit)
+		w.after(d, func() {
+			a := core.LoadAnswer{Err: errDown}
+			if ok {
+				a = w.read(l)
+			}
 			if w.trace.on {
 				w.log("db", "read", "for %s: %s", n.name, loadText(l, a))
 			}
@@ -119,10 +134,17 @@ func (w *world) read(l *core.Load) (a core.LoadAnswer) {
 func (n *node) epochRead(r *core.EpochRead) {
 	w, life, sentAt := n.w, n.life, n.clock(n.w.now)
 	w.on(&n.process, 0, func() {
-		w.after(w.storeDelay(w.plan.commit/2+100*time.Microsecond), func() {
+		d, ok := n.storeDelay(w.plan.commit/2 + 100*time.Microsecond)
+		w.after(d, func() {
 			var err error
 			epochs := make([]store.Epoch, len(r.Partitions))
+			if !ok {
+				err = errDown
+			}
 			for i, p := range r.Partitions {
+				if err != nil {
+					break
+				}
 				if epochs[i], err = w.readEpoch(p); err != nil {
 					break
 				}
@@ -148,11 +170,21 @@ func (w *world) raise(n *node, p uint32, from store.Epoch) (store.Epoch, error) 
 		return 0, err
 	}
 	w.log("db", "raised", "partition %d to epoch %d by %s", p, e, n.name)
-	w.oracle.raised(p, e)
+	w.oracle.raised(p, e, w.released(p) == e-1)
 	if w.faulty(faultUnknown) && w.chance(10) {
 		return 0, fmt.Errorf("simulated: %w", store.ErrUnknown)
 	}
 	return e, nil
+}
+
+// released returns the last epoch of a partition that was given back in order.
+func (w *world) released(p uint32) store.Epoch {
+	rec, err := w.store.Recover(background, p)
+	if err != nil {
+		w.fail("recover: %v", err)
+		return 0
+	}
+	return rec.Partition.Released
 }
 
 func (w *world) recoverPartition(p uint32) (*store.Recovered, []store.FlowStat, error) {

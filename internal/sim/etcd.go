@@ -62,7 +62,14 @@ func (e *etcd) revoke(l *lease) {
 			e.holders[p] = nil
 		}
 	}
-	e.w.on(&l.n.process, e.w.around(5*time.Millisecond), func() { l.n.leaseLost(l) })
+	wait := e.w.around(5 * time.Millisecond)
+	if e.w.faulty(faultLease) && e.w.chance(2) {
+		wait = e.w.between(0, 4*time.Second)
+	}
+	if l.n.isolated() {
+		wait += l.n.alone - e.w.now
+	}
+	e.w.on(&l.n.process, wait, func() { l.n.leaseLost(l) })
 }
 
 // win takes a partition's key if it is free.

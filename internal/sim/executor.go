@@ -21,7 +21,8 @@ type executor struct {
 	streams  map[engine.SessionID]*stream // open at this end
 	tickAt   time.Duration
 	draining bool
-	running  []*handler // in the order of their starts
+	running  []*handler      // in the order of their starts
+	apart    []time.Duration // from each node: until when it can't be reached
 }
 
 // handler is one run of a function.
@@ -38,7 +39,7 @@ type handler struct {
 }
 
 func newExecutor(w *world, i int) *executor {
-	return &executor{process: process{name: fmt.Sprintf("x%d", i+1), rate: 1}, w: w}
+	return &executor{process: process{name: fmt.Sprintf("x%d", i+1), rate: 1}, w: w, apart: make([]time.Duration, w.plan.nodes)}
 }
 
 func (x *executor) start() {
@@ -131,7 +132,7 @@ func (x *executor) directory() {
 			owns = owns || w.etcd.owner(uint32(p)) == n
 		}
 		switch {
-		case st == nil && n.up && n.pausedUntil <= w.now && owns && !n.draining:
+		case st == nil && n.up && n.pausedUntil <= w.now && owns && !n.draining && w.reach(x, n):
 			x.open(n)
 			x.call(func(time.Time) {})
 		case st != nil && !owns && x.engine.Held(st.session) == 0 && w.chance(5):
@@ -259,6 +260,9 @@ func (h *handler) draw() time.Duration {
 		h.obeys = -1
 	}
 	h.result = engine.Result{Class: task.ClassNone, Body: binary.BigEndian.AppendUint64(nil, r.Uint64())}
+	if w.calm {
+		took = min(took, 2*time.Second) // it shall come to an end
+	}
 	switch {
 	case h.plan.long && w.chance(20) && !w.calm:
 		took = time.Hour

@@ -69,6 +69,29 @@ func (w *world) strike(kind string, now bool) bool {
 				w.log("net", "stall", "session %d towards %s, %v", st.id, to, d)
 			}
 		}
+	case faultSplit:
+		act = func() { w.split(w.executors[pick()%len(w.executors)], w.nodes[pick()%len(w.nodes)]) }
+	case faultIsolate:
+		act = func() {
+			n, x := w.nodes[pick()%len(w.nodes)], w.executors[pick()%len(w.executors)]
+			d := w.between(2*time.Second, 60*time.Second)
+			n.alone = w.now + d
+			w.log("net", "isolate", "%s, %v", n.name, d)
+			if w.chance(2) { // and somebody hears only what it says
+				for _, other := range w.nodes {
+					if other != n {
+						w.apart(x, other, d)
+					}
+				}
+			}
+		}
+	case faultLease:
+		act = func() {
+			if n := w.nodes[pick()%len(w.nodes)]; n.up && n.lease != nil {
+				w.log("etcd", "revoke", "the lease of %s", n.name)
+				w.etcd.revoke(n.lease)
+			}
+		}
 	case faultFull:
 		act = func() { w.fullUntil = w.now + w.around(3*time.Second) }
 	case faultSlow:
@@ -100,6 +123,37 @@ func (w *world) strike(kind string, now bool) bool {
 	}
 	return true
 }
+
+// split lets nothing pass between an executor and a node: at first messages wait, then streams break.
+func (w *world) split(x *executor, n *node) {
+	wait := w.between(0, 23*time.Second)
+	for _, st := range w.openStreams() {
+		if st.x == x && st.n == n {
+			st.up.stalled = max(st.up.stalled, w.now+wait)
+			st.down.stalled = max(st.down.stalled, w.now+wait)
+		}
+	}
+	w.log("net", "stall", "%s and %s, %v", x.name, n.name, wait)
+	w.after(wait, func() {
+		if !w.calm {
+			w.apart(x, n, w.between(5*time.Second, 60*time.Second))
+		}
+	})
+}
+
+// apart breaks the streams between an executor and a node, and lets no new one be opened for a while.
+func (w *world) apart(x *executor, n *node, d time.Duration) {
+	x.apart[n.index] = max(x.apart[n.index], w.now+d)
+	w.log("net", "apart", "%s and %s, %v", x.name, n.name, d)
+	for _, st := range w.openStreams() {
+		if st.x == x && st.n == n {
+			st.cut()
+		}
+	}
+}
+
+// reach reports whether an executor can open a stream to a node.
+func (w *world) reach(x *executor, n *node) bool { return w.calm || x.apart[n.index] <= w.now }
 
 // pauseTime draws how long something stands still: mostly shorter than what the protocol waits for.
 func (w *world) pauseTime() time.Duration {
@@ -184,6 +238,12 @@ func (w *world) restless() string {
 		n := w.etcd.owner(uint32(p))
 		if n == nil || !n.up || n.parts[p] != partOwned {
 			return sprint("partition %d has no owner", p)
+		}
+		newest, _ := w.store.Epoch(background, uint32(p))
+		for _, s := range n.core.Stats() {
+			if s.Partition == uint32(p) && s.Epoch != newest {
+				return sprint("%s owns partition %d under epoch %d, the newest is %d", n.name, p, s.Epoch, newest)
+			}
 		}
 	}
 	for _, n := range w.nodes {

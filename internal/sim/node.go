@@ -43,6 +43,7 @@ type node struct {
 	watches  map[core.WatchID]*watch
 	tickAt   time.Duration // of the scheduled Tick; 0: none
 	draining bool
+	alone    time.Duration // until when it can't reach the database and etcd
 }
 
 func newNode(w *world, i int) *node {
@@ -63,8 +64,9 @@ func (n *node) start() {
 	n.replies = map[core.ReplyID]func(core.SubmitAnswer){}
 	n.cancels = map[core.ReplyID]func(core.CancelAnswer){}
 	n.watches = map[core.WatchID]*watch{}
-	if n.lease != nil {
-		w.etcd.revoke(n.lease)
+	if old := n.lease; old != nil {
+		n.lease = nil
+		w.etcd.revoke(old)
 	}
 	n.lease = w.etcd.grant(n)
 	w.log(n.name, "start", "life %d", n.life)
@@ -94,7 +96,7 @@ func (n *node) crash() {
 func (n *node) keepAlive() {
 	w, life, l, sentAt := n.w, n.life, n.lease, n.clock(n.w.now)
 	w.on(&n.process, leaseTTL/3, n.keepAlive)
-	if w.faulty(faultLease) && w.chance(3) {
+	if w.faulty(faultLease) && w.chance(3) || n.isolated() {
 		return // lost on the way
 	}
 	w.after(w.around(time.Millisecond), func() {
@@ -109,6 +111,9 @@ func (n *node) keepAlive() {
 		})
 	})
 }
+
+// isolated reports whether the node can't reach the database and etcd.
+func (n *node) isolated() bool { return !n.w.calm && n.alone > n.w.now }
 
 func (n *node) leaseLost(l *lease) {
 	if n.lease != l {
@@ -194,7 +199,9 @@ func (n *node) acquire(p uint32) {
 		var err error
 		w.on(&n.process, 0, func() {
 			w.after(w.around(w.plan.commit), func() {
-				err = io()
+				if err = errDown; !n.isolated() {
+					err = io()
+				}
 				w.in(&n.process, life, w.around(time.Millisecond), func() {
 					switch {
 					case n.acquires[p] != number || n.lease != l:

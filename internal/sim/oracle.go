@@ -37,8 +37,9 @@ type key struct {
 
 // raise is one growth of a partition's epoch.
 type raise struct {
-	epoch store.Epoch
-	at    time.Duration
+	epoch   store.Epoch
+	at      time.Duration
+	orderly bool
 }
 
 // truth is what the oracle knows of one task.
@@ -100,10 +101,14 @@ func (t *truth) orphan() time.Duration {
 
 func (t *truth) exclusive() bool { return t.spec.function.policy.Exclusive }
 
-// raised is told of each growth of an epoch, when it is on disk.
-func (o *oracle) raised(p uint32, e store.Epoch) {
-	ra := raise{e, o.w.now}
+// raised is told of each growth of an epoch, when it is on disk. After an orderly release nothing that the
+// old owner knew may run twice (R13).
+func (o *oracle) raised(p uint32, e store.Epoch, orderly bool) {
+	ra := raise{e, o.w.now, orderly}
 	o.raises[p] = append(o.raises[p], ra)
+	if orderly {
+		return
+	}
 	for _, t := range o.order {
 		if t.row.ID.Partition() != p || t.row.State.Terminal() {
 			continue
@@ -160,7 +165,7 @@ func (o *oracle) started(x *executor, et *engineTry) *run {
 		w.fail("P2: exclusive %s starts without its record on disk", name)
 	}
 	for _, ra := range o.raises[et.ID.Partition()] {
-		if ra.epoch > et.Token.Epoch && !r.recorded() {
+		if ra.epoch > et.Token.Epoch && !r.recorded() && !ra.orderly {
 			r.unsure = append(r.unsure, ra)
 		}
 	}

@@ -18,6 +18,8 @@ const (
 	faultExecCrash  = "exec-crash"  // kill -9 of an executor; another starts under its name
 	faultExecPause  = "exec-pause"  // SIGSTOP of an executor and its handlers
 	faultCut        = "cut"         // a stream ends: messages are lost or still arrive late
+	faultSplit      = "split"       // an executor can't reach a node for a while
+	faultIsolate    = "isolate"     // a node can't reach database and etcd, and some executor nobody else
 	faultStall      = "stall"       // a stream delivers nothing for a while, then everything
 	faultLostAnswer = "lost-answer" // a submitter's call or answer is lost: it tries again
 	faultUnknown    = "unknown"     // commits whose outcome nobody tells
@@ -25,7 +27,7 @@ const (
 	faultSlow       = "slow"        // the database stalls
 	faultRead       = "read"        // reads fail
 	faultMove       = "move"        // partitions change their owner in order
-	faultLease      = "lease"       // keep-alives are lost: a node loses its keys while it runs
+	faultLease      = "lease"       // keep-alives are lost, leases revoked: a node loses its keys while it runs
 	faultDrain      = "drain"       // nodes and executors shut down in order
 	faultCancel     = "cancel"      // tasks are cancelled
 	faultFail       = "fail"        // handlers fail, finally too
@@ -35,7 +37,7 @@ const (
 	faultDrift      = "drift"       // executors' clocks run at other rates, up to 4 %
 )
 
-var faultKinds = []string{faultNodeCrash, faultNodePause, faultExecCrash, faultExecPause, faultCut, faultStall, faultLostAnswer,
+var faultKinds = []string{faultNodeCrash, faultNodePause, faultExecCrash, faultExecPause, faultCut, faultSplit, faultIsolate, faultStall, faultLostAnswer,
 	faultUnknown, faultFull, faultSlow, faultRead, faultMove, faultLease, faultDrain, faultCancel, faultFail, faultThrottle,
 	faultHang, faultStubborn, faultDrift}
 
@@ -119,7 +121,7 @@ func newPlan(seed uint64, r *rand.Rand, without, only []string) *plan {
 
 func (p *plan) drawFunction(r *rand.Rand, tenant, name string) functionPlan {
 	f := functionPlan{tenant: tenant, name: name,
-		typical: []time.Duration{5 * time.Millisecond, 300 * time.Millisecond, 4 * time.Second}[r.IntN(3)]}
+		typical: []time.Duration{5 * time.Millisecond, 300 * time.Millisecond, 4 * time.Second, 40 * time.Second}[r.IntN(4)]}
 	f.policy = task.Policy{
 		Version:     1,
 		MaxAttempts: 1 + r.IntN(4),
@@ -129,7 +131,7 @@ func (p *plan) drawFunction(r *rand.Rand, tenant, name string) functionPlan {
 	if r.IntN(3) == 0 {
 		f.policy.OrphanTimeout = time.Duration(10+r.IntN(50)) * time.Second
 	}
-	if r.IntN(3) == 0 || p.faults[faultHang] {
+	if r.IntN(4) == 0 || p.faults[faultHang] && r.IntN(2) == 0 {
 		f.policy.Timeout = f.typical*2 + time.Duration(r.IntN(5000))*time.Millisecond
 	}
 	if r.IntN(3) == 0 {

@@ -130,7 +130,7 @@ func (w *world) run() {
 		e := w.queue.pop()
 		w.now = e.at
 		w.events++
-		if w.events > 3_000_000 {
+		if w.events > 1_000_000 {
 			w.fail("livelock: %d events", w.events)
 		}
 		e.run()
