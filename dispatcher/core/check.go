@@ -103,7 +103,7 @@ func (c *Core) EpochsRead(now, sentAt time.Time, r *EpochRead, epochs []store.Ep
 	for i, p := range r.parts {
 		switch {
 		case p.dead:
-		case epochs[i] != p.epoch && !mutant.On("no-idle-check") && !mutant.On("fenced-keeps"):
+		case epochs[i] != p.epoch && !mutant.On("no-idle-check") && !mutant.On("fenced-keeps") && !mutant.On("fenced-keeps"):
 			c.lose(p, store.ErrFenced)
 		default:
 			current = append(current, p)
