@@ -197,6 +197,9 @@ func (n *node) acquire(p uint32) {
 	// step does one piece of I/O: io happens outside, then goes on in the process if the acquisition is still wanted.
 	step := func(io func() error, then func()) {
 		var err error
+		if w.faulty(faultNodePause) && w.chance(12) { // long enough for somebody else to become the owner meanwhile
+			w.pause(&n.process, w.between(4*time.Second, 10*time.Second))
+		}
 		w.on(&n.process, 0, func() {
 			w.after(w.around(w.plan.commit), func() {
 				if err = errDown; !n.isolated() {
@@ -233,8 +236,11 @@ func (n *node) acquire(p uint32) {
 	raise := func() (err error) { a.Epoch, err = w.raise(n, p, from); a.RaisedAt = n.clock(w.now); return err }
 	rest := func() (err error) { a.Recovered, a.Flows, err = w.recoverPartition(p); return err }
 	order := []func() error{win, read, raise, look, rest}
-	if mutant.On("load-before-raise") {
+	switch {
+	case mutant.On("load-before-raise"):
 		order = []func() error{win, read, rest, raise, look}
+	case mutant.On("no-idle-check"), mutant.On("fenced-keeps"): // and no look: either alone is made up for by the other
+		order = []func() error{win, read, raise, rest}
 	}
 	done := func() {
 		n.setPart(p, partOwned)

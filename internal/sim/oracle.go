@@ -22,6 +22,7 @@ type oracle struct {
 	// answeredAt is when an owner last answered a beat of a process for a partition; heardAt is when the newest
 	// answered beat was sent that reached the process.
 	answeredAt, heardAt map[key]time.Duration
+	saidEpoch           map[key]store.Epoch // the newest that an executor has said it knows
 }
 
 type partToken struct {
@@ -77,7 +78,7 @@ type run struct {
 
 func newOracle(w *world) oracle {
 	return oracle{w: w, tasks: map[task.ID]*truth{}, raises: make([][]raise, w.plan.partitions), tokens: map[partToken]bool{},
-		answeredAt: map[key]time.Duration{}, heardAt: map[key]time.Duration{}}
+		answeredAt: map[key]time.Duration{}, heardAt: map[key]time.Duration{}, saidEpoch: map[key]store.Epoch{}}
 }
 
 // alive reports whether the handler still runs.
@@ -147,6 +148,8 @@ func (o *oracle) started(x *executor, et *engineTry) *run {
 		w.fail("P2: %s starts after %s", name, tokenText(t.newest))
 	case !et.Token.After(row.LastToken):
 		w.fail("R2: %s starts, and %s is decided", name, tokenText(row.LastToken))
+	case o.saidEpoch[key{x, x.life, et.ID.Partition()}] > et.Token.Epoch:
+		w.fail("R5: %s starts on %s, which has answered for epoch %d", name, x.name, o.saidEpoch[key{x, x.life, et.ID.Partition()}])
 	case row.State.Terminal():
 		w.fail("P1: %s starts and is %v", name, row.State)
 	case t.cancelAnswered:
@@ -305,7 +308,11 @@ func (o *oracle) sent(_ *node, st *stream, m *headracev1.SessionResponse) {
 }
 
 // said is told what an executor reports.
-func (o *oracle) said(m *headracev1.SessionRequest) {
+func (o *oracle) said(x *executor, m *headracev1.SessionRequest) {
+	for _, e := range m.GetHello().GetEpochs() {
+		k := key{x, x.life, e.Partition}
+		o.saidEpoch[k] = max(o.saidEpoch[k], e.Epoch)
+	}
 	note := func(oc *headracev1.Outcome) {
 		t := o.tasks[task.ID(oc.TaskId)]
 		for _, r := range t.runs {

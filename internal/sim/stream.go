@@ -85,7 +85,7 @@ func (st *stream) toNode(m *headracev1.SessionRequest) {
 	if st.w.trace.on && (st.w.trace.beats || m.SizeVT() > m.Beat.SizeVT()+2 || m.Beat == nil) {
 		st.w.log(st.x.name, "says", "%d: %s", st.id, requestText(m))
 	}
-	st.w.oracle.said(m)
+	st.w.oracle.said(st.x, m)
 	b, err := m.MarshalVT()
 	if err != nil {
 		st.w.fail("marshal: %v", err)

@@ -43,7 +43,7 @@ func Run(seed uint64, o Options) Result {
 	w = newWorld(seed, o, true)
 	w.run()
 	r := w.result()
-	r.Trace = w.trace.String() + w.dump()
+	r.Trace = w.trace.String() + w.stack + w.dump()
 	if w.failure != first {
 		r.Failure = fmt.Sprintf("not deterministic: first %q, then %q", first, w.failure)
 	}
@@ -91,6 +91,7 @@ type world struct {
 	slowUntil time.Duration
 	done      bool
 	failure   string
+	stack     string // of a panic
 }
 
 func newWorld(seed uint64, o Options, traced bool) *world {
@@ -113,7 +114,8 @@ func (w *world) run() {
 	defer func() {
 		if r := recover(); r != nil {
 			if w.failure == "" {
-				w.fail("panic: %v\n%s", r, shortStack())
+				w.fail("panic: %v", r)
+				w.stack = shortStack()
 			}
 		}
 	}()
