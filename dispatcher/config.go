@@ -79,11 +79,11 @@ func (c Config) Validate() error {
 	case c.DataDir != "" && (c.Store != nil || c.Registry != nil):
 		return errors.New("data directory: want either one, or Config.Store and Registry")
 	case c.Partitions < 1 || c.Partitions > 1024:
-		return fmt.Errorf("Partitions %d: want 1 to 1024", c.Partitions)
+		return &task.FieldError{Field: "Partitions", Value: fmt.Sprint(c.Partitions), Want: "1 to 1024"}
 	case c.MaxPayload < 1 || c.MaxPayload > task.MaxPayloadConfig:
-		return fmt.Errorf("MaxPayload %d: want 1 to %d bytes", c.MaxPayload, task.MaxPayloadConfig)
+		return &task.FieldError{Field: "MaxPayload", Value: fmt.Sprint(c.MaxPayload), Want: fmt.Sprintf("1 to %d bytes", task.MaxPayloadConfig)}
 	case c.Drain < 0 || c.Drain > time.Hour:
-		return fmt.Errorf("Drain %v: want 0 to 1h", c.Drain)
+		return &task.FieldError{Field: "Drain", Value: c.Drain.String(), Want: "0 to 1h"}
 	}
 	if c.Listener == nil {
 		if err := loopback("Listen", c.Listen); err != nil {

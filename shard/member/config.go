@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/task"
 )
 
 // Config is how a node takes part. The zero value of a field is its default.
@@ -72,21 +73,21 @@ func (c Config) Validate() error {
 	seen := map[uint32]bool{}
 	for _, p := range c.Partitions {
 		if seen[p.ID] {
-			return fmt.Errorf("Partitions: %d is there twice", p.ID)
+			return &task.FieldError{Field: "Partitions", Value: fmt.Sprint(p.ID), Want: "each one once"}
 		}
 		seen[p.ID] = true
 	}
 	switch {
 	case c.Node.ID == "" || strings.Contains(string(c.Node.ID), "/"):
-		return fmt.Errorf("Node.ID %q: must be set and hold no slash", c.Node.ID)
+		return &task.FieldError{Field: "Node.ID", Value: string(c.Node.ID), Want: "an id without a slash"}
 	case c.TTL < time.Second || c.TTL > time.Minute || c.TTL%time.Second != 0:
-		return fmt.Errorf("TTL %v: must be whole seconds from 1s to 60s", c.TTL)
+		return &task.FieldError{Field: "TTL", Value: c.TTL.String(), Want: "whole seconds from 1s to 60s"}
 	case c.JoinDelay > time.Minute:
-		return fmt.Errorf("JoinDelay %v: must be at most 60s", c.JoinDelay)
+		return &task.FieldError{Field: "JoinDelay", Value: c.JoinDelay.String(), Want: "at most 60s"}
 	case c.Resync < 100*time.Millisecond || c.Resync > 10*time.Minute:
-		return fmt.Errorf("Resync %v: must be from 100ms to 10m", c.Resync)
+		return &task.FieldError{Field: "Resync", Value: c.Resync.String(), Want: "100ms to 10m"}
 	case !strings.HasSuffix(c.Prefix, "/"):
-		return fmt.Errorf("Prefix %q: must end in a slash", c.Prefix)
+		return &task.FieldError{Field: "Prefix", Value: c.Prefix, Want: "a text that ends in a slash"}
 	}
 	return nil
 }
