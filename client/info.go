@@ -33,7 +33,7 @@ type TaskInfo struct {
 	StartTTL   time.Duration
 	Deadline   time.Time
 
-	Payload           []byte // not in lists
+	Payload           []byte // not in lists; of a finished task only while it is a dead letter
 	PayloadSize       int    // bytes
 	ContentType       string
 	Labels            map[string]string

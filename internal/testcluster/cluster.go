@@ -210,6 +210,11 @@ func (c *Cluster) Executor(slots int, tenant string, register func(*executor.Exe
 			c.t.Errorf("executor: %v", err)
 		}
 	})
-	<-x.Ready()
+	select {
+	case <-x.Ready():
+	case err := <-ended:
+		ended <- err
+		c.t.Fatalf("the executor has ended: %v", err)
+	}
 	return x
 }
