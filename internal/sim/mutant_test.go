@@ -34,7 +34,7 @@ var trials = []trial{
 	{"same-executor-id", 50, ""},
 	// beats and orphans (R7-R9)
 	{"beat-unchecked", 2000, "isolate,node-pause,split"},
-	{"beat-checked-before", 1000, ""},
+	{"beat-checked-before", 2000, "isolate,node-pause,split"},
 	{"orphan-from-receipt", 2000, "split,stall,slow"},
 	{"recorded-requeued-early", 20, ""},
 	{"recorded-waits-for-ever", 50, ""},

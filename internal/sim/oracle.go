@@ -22,6 +22,7 @@ type oracle struct {
 	// answeredAt is when an owner last answered a beat of a process for a partition; heardAt is when the newest
 	// answered beat was sent that reached the process.
 	answeredAt, heardAt map[key]time.Duration
+	silences            map[key][]silence   // those of 4 s and more
 	saidEpoch           map[key]store.Epoch // the newest that an executor has said it knows
 }
 
@@ -35,6 +36,9 @@ type key struct {
 	life      int
 	partition uint32
 }
+
+// silence is a time in which a process's beats were not answered for a partition.
+type silence struct{ from, to time.Duration }
 
 // raise is one growth of a partition's epoch.
 type raise struct {
@@ -78,7 +82,8 @@ type run struct {
 
 func newOracle(w *world) oracle {
 	return oracle{w: w, tasks: map[task.ID]*truth{}, raises: make([][]raise, w.plan.partitions), tokens: map[partToken]bool{},
-		answeredAt: map[key]time.Duration{}, heardAt: map[key]time.Duration{}, saidEpoch: map[key]store.Epoch{}}
+		answeredAt: map[key]time.Duration{}, heardAt: map[key]time.Duration{}, saidEpoch: map[key]store.Epoch{},
+		silences: map[key][]silence{}}
 }
 
 // alive reports whether the handler still runs.
@@ -284,7 +289,9 @@ func (o *oracle) delivered(st *stream, m *headracev1.SessionResponse) {
 	if a := m.BeatAnswer; a != nil && a.Number > 0 && int(a.Number) <= len(st.beatsSentAt) {
 		for _, p := range a.Partitions {
 			k := key{st.x, st.x.life, p.Partition}
-			o.heardAt[k] = max(o.heardAt[k], st.beatsSentAt[a.Number-1])
+			if p.Epoch >= o.saidEpoch[k] { // one of an older owner is not believed (R5)
+				o.heardAt[k] = max(o.heardAt[k], st.beatsSentAt[a.Number-1])
+			}
 		}
 	}
 }
@@ -293,7 +300,11 @@ func (o *oracle) delivered(st *stream, m *headracev1.SessionResponse) {
 func (o *oracle) sent(_ *node, st *stream, m *headracev1.SessionResponse) {
 	if a := m.BeatAnswer; a != nil {
 		for _, p := range a.Partitions {
-			o.answeredAt[key{st.x, st.execLife, p.Partition}] = o.w.now
+			k := key{st.x, st.execLife, p.Partition}
+			if was := o.answeredAt[k]; o.w.now-was > 4*time.Second {
+				o.silences[k] = append(o.silences[k], silence{was, o.w.now})
+			}
+			o.answeredAt[k] = o.w.now
 		}
 	}
 	for _, c := range m.Claims {

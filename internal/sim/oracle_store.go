@@ -202,22 +202,38 @@ func (o *oracle) lostTry(part *store.Part, t *truth, row *store.Task, by *run, n
 		// Its outcome may be on its way, or lost: then the owner must have waited all the same.
 		w.log("", "note", "%s %s ended and is counted lost", name, tokenText(by.token))
 	}
+	if quiet, ok := o.silent(part, t, row, by); !ok {
+		w.fail("R7: %s %s counts as lost %v after its owner's last answer, and its process is alive", name, tokenText(by.token), quiet)
+	}
+}
+
+// silent reports whether the process of a run was not answered for the orphan timeout: now, or some time
+// ago, since a decision takes its time to reach the disk and the executor may come back meanwhile.
+func (o *oracle) silent(part *store.Part, t *truth, row *store.Task, by *run) (quiet time.Duration, ok bool) {
 	least := min(t.orphan(), task.DefaultOrphanTimeout) * 98 / 100
-	since := o.answeredAt[key{by.x, by.life, row.ID.Partition()}]
+	k := key{by.x, by.life, row.ID.Partition()}
+	for _, s := range o.silences[k] {
+		if s.to > by.startedAt && s.to-s.from >= least {
+			return 0, true
+		}
+	}
+	since := o.answeredAt[k]
 	for _, ra := range o.raises[row.ID.Partition()] {
 		if ra.epoch == part.Epoch && by.token.Epoch < part.Epoch {
 			since = max(since, ra.at)
 		}
 	}
-	if w.now-since < least {
-		w.fail("R7: %s %s counts as lost %v after its owner's last answer, and its process is alive", name, tokenText(by.token), w.now-since)
-	}
+	quiet = o.w.now - since
+	return quiet, quiet >= least
 }
 
-// gaveUp judges a decision that is neither outcome nor loss about a run that goes on: only a drained, cancelled,
-// expired or voided one may be.
+// gaveUp judges a decision that is neither outcome nor loss about a run that goes on: only of a try that
+// was never confirmed to its owner, and that has had the time to end by itself (R17).
 func (o *oracle) gaveUp(part *store.Part, t *truth, row *store.Task, by *run, name string) {
 	if row.State.Terminal() || by.token.Epoch < part.Epoch {
+		return
+	}
+	if _, ok := o.silent(part, t, row, by); ok {
 		return
 	}
 	o.w.fail("R2: %s: %s is given up and its handler runs", name, tokenText(by.token))
