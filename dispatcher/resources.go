@@ -107,14 +107,20 @@ func (r *resources) close() error {
 }
 
 // failed is closed when the embedded etcd has given up; nil, which never is, if there is none.
-func (r *resources) failed() <-chan struct{} {
+func (r *resources) etcdFailed() <-chan struct{} {
 	if r.etcd == nil {
 		return nil
 	}
 	return r.etcd.Failed()
 }
 
-func (r *resources) failure() error { return r.etcd.Err() }
+// storeFailed is closed when the embedded store can't write any more.
+func (r *resources) storeFailed() <-chan struct{} {
+	if f, ok := r.store.(*filestore.Store); ok && r.own {
+		return f.Failed()
+	}
+	return nil
+}
 
 // secret reads the directory's secret, or makes it.
 func secret(path string) (string, error) {

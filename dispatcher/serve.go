@@ -16,6 +16,8 @@ import (
 	"github.com/headrace/headrace/internal/telemetry"
 )
 
+var errStoreFailed = errors.New("the store can't write any more; what was answered OK is on disk: start again once the disk is well")
+
 // serve starts everything, waits for the end of ctx or of a part, and stops everything.
 func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.Listener) error {
 	// Each layer has a context of its own: they end one after the other, not with ctx.
@@ -69,11 +71,16 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	case err = <-failed:
 		n.log.Error("a part of the node has ended", telemetry.Err(err))
 		n.api.Drain()
-	case <-res.failed():
+	case <-res.etcdFailed():
 		// etcd is dead in this process. In a cluster the node would go on; alone, nothing can be acquired any
 		// more, and a new process starts it anew.
-		err = fmt.Errorf("embedded etcd: %w", res.failure())
+		err = fmt.Errorf("embedded etcd: %w", res.etcd.Err())
 		n.handOver()
+	case <-res.storeFailed():
+		// Nothing can be written any more by this process; a new one opens what is on disk.
+		err = errStoreFailed
+		n.log.Error("ending", telemetry.Err(err))
+		n.api.Drain()
 	}
 
 	// Sessions end with the loop, in answer to which executors look elsewhere; then calls get their grace.

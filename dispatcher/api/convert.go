@@ -69,6 +69,7 @@ func describe(t *store.Task, v *core.View) *headracev1.Task {
 	if v == nil {
 		return m
 	}
+	m.MaxAttempts = uint32(v.MaxAttempts)
 	if v.WaitReason != "" {
 		m.WaitReason = v.WaitReason
 	}

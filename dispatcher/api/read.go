@@ -146,6 +146,12 @@ func (s *Tasks) Cancel(ctx context.Context, req *headracev1.CancelRequest) (*hea
 	if err == nil {
 		err = answer.Err
 	}
+	if errors.Is(err, core.ErrNotOwner) {
+		// An id of a partition that never was has no owner to wait for.
+		if t, known := s.storeOf(id).Get(ctx, id); errors.Is(known, store.ErrNotFound) || known == nil && t.Tenant != req.Tenant {
+			err = store.ErrNotFound
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cancel task %s: %w", id, err)
 	}

@@ -121,6 +121,8 @@ type View struct {
 	Progress   *headracev1.Progress
 	LogLines   []*headracev1.LogLine
 	WaitReason string // why it does not run; empty while it runs
+	// MaxAttempts that it has: its own, or its function's.
+	MaxAttempts int
 }
 
 // Send is one batch for a session.

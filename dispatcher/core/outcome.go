@@ -194,6 +194,7 @@ func (c *Core) finish(it *item, t *store.Task, state task.State) {
 	c.timers.unset(&it.timer)
 	t.State = state
 	t.FinishedAt = c.now
+	t.MaxAttempts = c.maxAttempts(it, t) // as it was, whatever the function says later
 	t.Record = nil
 	c.change(it, store.Finish, t, thenEnded)
 }

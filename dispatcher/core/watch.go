@@ -114,7 +114,7 @@ func (c *Core) View(id task.ID) (*store.Task, View, bool) {
 }
 
 func (c *Core) view(it *item) View {
-	v := View{}
+	v := View{MaxAttempts: c.maxAttempts(it, it.t)}
 	y := it.try
 	if y == nil || !y.pushed {
 		v.WaitReason = c.waitReason(it)

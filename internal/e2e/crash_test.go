@@ -93,12 +93,21 @@ func TestDrainDisturbsNothing(t *testing.T) {
 	long := submitAll(t, c, 5, func(int) client.Task { return client.Task{Function: "hold"} })
 	eventually(t, 20*time.Second, "they run", func() bool { return len(ledger(t, w)) == len(long) })
 
+	queued := submitAll(t, c, 5, func(int) client.Task { // not due before the stop
+		return client.Task{Function: "work", Options: client.Options{Delay: 300 * time.Millisecond}}
+	})
 	took := s.stop()
+	restart := time.Now()
 	s.start()
+	eventually(t, 20*time.Second, "waiting tasks run", func() bool { return len(ledger(t, w)) == len(long)+len(queued) })
+	opened := time.Since(restart)
 	w.release()
-	states := audit(t, c, long, time.Minute)
+	states := audit(t, c, append(queued, long...), time.Minute)
 	l := ledger(t, w)
-	t.Logf("stopped in %v; %s", took, describe(states, l))
+	t.Logf("stopped in %v, waiting tasks pushed %v after the restart; %s", took, opened, describe(states, l))
+	if opened > 1400*time.Millisecond { // an owner that was not handed its partitions waits 1.5 s
+		t.Errorf("waiting tasks were pushed %v after an orderly restart: the grace was waited for", opened)
+	}
 	if took > 7*time.Second {
 		t.Errorf("stopping took %v", took)
 	}

@@ -84,7 +84,8 @@ type Store struct {
 	// Guarded by writeMu.
 	space     space
 	broken    error
-	batchSize int // expected, in bytes
+	failed    chan struct{} // closed with broken
+	batchSize int           // expected, in bytes
 	key, val  []byte
 	touched   []*flow
 	lastFlow  *flow
@@ -120,7 +121,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	s := &Store{
 		cfg: cfg, log: cfg.Logger.Named("filestore"), lock: lock,
 		space:      space{dir: cfg.Dir, min: cfg.MinFreeBytes, log: cfg.Logger.Named("filestore")},
-		partitions: map[uint32]*partition{},
+		partitions: map[uint32]*partition{}, failed: make(chan struct{}),
 	}
 	defer func() {
 		if err != nil {
@@ -173,9 +174,16 @@ func (s *Store) writable(b *store.Batch) error {
 	return s.space.check(size, inserts)
 }
 
+// Failed is closed once a write has failed in a way that leaves its outcome unknown: nothing is written
+// any more, and whoever opens the directory anew finds what is on disk.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
 // breakDown notes that what is in memory may differ from what is on disk: nothing is written any more.
 func (s *Store) breakDown(err error) error {
-	s.broken = errBroken
+	if s.broken == nil {
+		s.broken = errBroken
+		close(s.failed)
+	}
 	s.log.Error("stopped writing", zap.Error(err))
 	return fmt.Errorf("%w: %w", store.ErrUnknown, err)
 }

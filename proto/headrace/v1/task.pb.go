@@ -469,7 +469,8 @@ type Task struct {
 	ClientId string    `protobuf:"bytes,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	State    TaskState `protobuf:"varint,5,opt,name=state,proto3,enum=headrace.v1.TaskState" json:"state,omitempty"`
 	// Spent attempts + 1; of a finished task, the attempt that ended it.
-	Attempt     uint32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Attempt uint32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// 0: the function's, which the owner does not have at hand.
 	MaxAttempts uint32 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// Tries lost with their executor.
 	Losses uint32 `protobuf:"varint,8,opt,name=losses,proto3" json:"losses,omitempty"`
