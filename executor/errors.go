@@ -86,7 +86,16 @@ type PanicError struct {
 	Stack string // where it happened, innermost first
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", e.Value, e.Stack) }
+// maxPanicText is what of a panic's value is in its text, in bytes: the stack is worth more.
+const maxPanicText = 1 << 10
+
+func (e *PanicError) Error() string {
+	text := fmt.Sprint(e.Value)
+	if len(text) > maxPanicText {
+		text = strings.ToValidUTF8(text[:maxPanicText], "") + "…"
+	}
+	return fmt.Sprintf("panic: %s\n\n%s", text, e.Stack)
+}
 
 // Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {
