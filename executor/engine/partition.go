@@ -62,10 +62,13 @@ func (e *Engine) epochs() []*headracev1.PartitionEpoch {
 }
 
 // beatAnswered takes the owner's answer to a beat.
-func (e *Engine) beatAnswered(s *session, a *headracev1.BeatAnswer) {
+func (e *Engine) beatAnswered(now time.Time, s *session, a *headracev1.BeatAnswer) {
 	sentAt, ok := s.sentAt(a.Number)
 	if !ok {
 		return
+	}
+	if mutant.On("orphan-from-receipt") {
+		sentAt = now
 	}
 	for _, pe := range a.Partitions {
 		if p := e.partition(pe.Partition); p.command(s, pe.Epoch) && sentAt.After(p.answeredAt) {

@@ -124,7 +124,7 @@ func (e *Engine) Receive(now time.Time, id SessionID, m *headracev1.SessionRespo
 		e.claimAnswered(now, s, c)
 	}
 	if m.BeatAnswer != nil {
-		e.beatAnswered(s, m.BeatAnswer)
+		e.beatAnswered(now, s, m.BeatAnswer)
 	}
 	for _, r := range m.Recorded {
 		if t := e.held(r.TaskId, r.Token); t != nil {
