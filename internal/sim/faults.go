@@ -75,8 +75,12 @@ func (w *world) strike(kind string, now bool) bool {
 		act = func() {
 			n, x := w.nodes[pick()%len(w.nodes)], w.executors[pick()%len(w.executors)]
 			d := w.between(2*time.Second, 60*time.Second)
-			n.alone = w.now + d
-			w.log("net", "isolate", "%s, %v", n.name, d)
+			if w.faulty(faultNodePause) && w.chance(2) {
+				w.pause(&n.process, d/3)
+			} else {
+				n.alone = w.now + d
+				w.log("net", "isolate", "%s, %v", n.name, d)
+			}
 			if w.chance(2) { // and somebody hears only what it says
 				for _, other := range w.nodes {
 					if other != n {

@@ -204,7 +204,8 @@ func (o *oracle) together(old, r *run) {
 				continue
 			}
 			if old.alive() {
-				until := ra.at + t.orphan() + t.orphan()/50
+				most := min(t.orphan(), task.DefaultOrphanTimeout) // a longer one begins with the record (R9)
+				until := ra.at + most + most/50
 				w.after(until-w.now, func() {
 					if old.alive() && r.alive() && !o.excused(old) {
 						w.fail("P2: %s: %s still runs on %s beside %s, %v after the raise of epoch %d", short(t.row.ID),
