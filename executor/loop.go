@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/headrace/headrace/executor/engine"
 	"github.com/headrace/headrace/internal/clock"
 	"github.com/headrace/headrace/internal/version"
@@ -34,7 +32,7 @@ type loop struct {
 	starts  []*call
 	streams map[engine.SessionID]*stream
 	nodes   map[string]*node // by key, see follow
-	conns   map[string]*grpc.ClientConn
+	conns   map[string]*conn
 	ctx     context.Context // of everything on the network
 	drains  bool
 }
@@ -49,7 +47,7 @@ func newLoop(x *Executor, base context.Context, functions []*registration) *loop
 		clock:   clock.New(),
 		streams: make(map[engine.SessionID]*stream),
 		nodes:   make(map[string]*node),
-		conns:   make(map[string]*grpc.ClientConn),
+		conns:   make(map[string]*conn),
 	}
 	l.pool = newPool(l.box.ended)
 	cfg := engine.Config{ExecutorID: x.id, Name: x.cfg.Name, Slots: x.cfg.Slots, SDKVersion: "go/" + version.String()}
@@ -276,6 +274,6 @@ func (l *loop) close(cancel context.CancelFunc) {
 		l.pool.wg.Wait()
 	}
 	for _, c := range l.conns {
-		c.Close()
+		_ = c.close()
 	}
 }

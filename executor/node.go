@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	silentMax   = 5 * time.Second // a node answers beats at least once a second; one silent for longer gets a new stream
+	silentMax   = 5 * time.Second // a node answers beats at least once a second; one silent for longer gets a new connection
 	backoffBase = 50 * time.Millisecond
 	backoffMax  = 5 * time.Second // between streams that fail at once, half to whole of it
 
@@ -35,6 +35,7 @@ const (
 type node struct {
 	name   string // for logs
 	key    string // names it among all nodes
+	conn   *conn  // of client; to the same address there is one
 	client headracev1.ExecutorServiceClient
 	cancel context.CancelFunc
 	gone   bool // the directory does not name it any more; the loop's goroutine only
@@ -66,7 +67,7 @@ func (l *loop) connect() error {
 }
 
 // dial returns the connection to addr. The loop's goroutine only.
-func (l *loop) dial(addr string) (*grpc.ClientConn, error) {
+func (l *loop) dial(addr string) (*conn, error) {
 	if c := l.conns[addr]; c != nil {
 		return c, nil
 	}
@@ -87,7 +88,7 @@ func (l *loop) dial(addr string) (*grpc.ClientConn, error) {
 	if cfg.Dialer != nil {
 		opts = append(opts, grpc.WithContextDialer(cfg.Dialer))
 	}
-	c, err := grpc.NewClient(addr, opts...)
+	c, err := newConn(func() (*grpc.ClientConn, error) { return grpc.NewClient(addr, opts...) })
 	if err == nil {
 		l.conns[addr] = c
 	}
@@ -172,7 +173,7 @@ func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
 			continue
 		}
 		ctx, cancel := context.WithCancel(l.ctx)
-		n := &node{name: cmp.Or(d.Id, addr), key: key, client: headracev1.NewExecutorServiceClient(conn), cancel: cancel}
+		n := &node{name: cmp.Or(d.Id, addr), key: key, conn: conn, client: headracev1.NewExecutorServiceClient(conn), cancel: cancel}
 		l.nodes[key] = n
 		l.wg.Go(func() { n.run(ctx, l) })
 	}
@@ -190,8 +191,12 @@ func (l *loop) retire() {
 	for _, s := range l.streams {
 		if l.now.Sub(s.heardAt) > silentMax && !s.finished {
 			s.heardAt = l.now
-			l.x.cfg.Logger.Warn("node is silent; trying a new session", "node", s.node.name, "for", silentMax)
+			l.x.cfg.Logger.Warn("node is silent; trying a new connection", "node", s.node.name, "for", silentMax)
 			s.cancel()
+			// A new stream would share the fate of this one if it is the network that is dead.
+			if err := s.node.conn.renew(); err != nil {
+				l.x.cfg.Logger.Error("node can't be dialled", "node", s.node.name, "err", err)
+			}
 		}
 	}
 	for key, n := range l.nodes {
