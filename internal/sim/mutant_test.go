@@ -20,6 +20,10 @@ type trial struct {
 	only   string
 }
 
+// Not here, because this world has not shown them: beat-checked-before (it takes a read that is answered
+// more than six seconds late, on an executor cut off from the next owner), long-orphan-unrecorded,
+// record-ignores, old-void-obeyed, and duplicate-starts (streams don't duplicate messages; the engine's own
+// scripts show it).
 var trials = []trial{
 	// tokens and decisions (R1-R3)
 	{"token-attempt", 20, ""},
@@ -29,20 +33,19 @@ var trials = []trial{
 	// pushes, epochs, processes (R4-R6)
 	{"no-session-binding", 1500, ""},
 	{"no-shelf-life", 1500, ""},
-	{"epoch-unchecked", 1000, "lease,node-pause,cancel,exec-pause,stall"},
+	{"epoch-unchecked", 4000, "lease,node-pause,cancel,exec-pause,stall"},
 	{"answer-raises-nothing", 1000, ""},
 	{"same-executor-id", 50, ""},
 	// beats and orphans (R7-R9)
-	{"beat-unchecked", 2000, "isolate,node-pause,split"},
-	{"beat-checked-before", 2000, "isolate,node-pause,split"},
-	{"orphan-from-receipt", 2000, "split,stall,slow"},
+	{"beat-unchecked", 3000, "isolate,node-pause,split"},
+	{"orphan-from-receipt", 5000, "split,stall"},
 	{"recorded-requeued-early", 20, ""},
 	{"recorded-waits-for-ever", 50, ""},
 	// acquire and commit (R10, R11)
-	{"load-before-raise", 1000, "lease,move,node-pause"},
-	{"unfenced-commit", 300, ""},
-	{"fenced-keeps", 500, "lease,node-pause"},
-	{"no-idle-check", 500, "lease,node-pause,slow"},
+	{"load-before-raise", 3000, "lease,move,node-pause"},
+	{"unfenced-commit", 500, ""},
+	{"fenced-keeps", 2000, "lease,node-pause"},
+	{"no-idle-check", 2000, "lease,node-pause,slow"},
 	{"unknown-failed", 50, ""},
 	{"unknown-done", 100, ""},
 	// takeover and adoption (R12-R15)
@@ -54,7 +57,7 @@ var trials = []trial{
 	{"void-untold", 50, ""},
 	// cancel and losses (R16, R17), exclusive functions
 	{"cancel-in-memory", 50, ""},
-	{"cancel-unconfirmed", 300, ""},
+	{"cancel-unconfirmed", 1500, ""},
 	{"cancel-unsettled", 1000, ""},
 	{"loss-undelivered", 50, ""},
 	{"announced-started", 200, ""},

@@ -12,9 +12,8 @@ import (
 )
 
 var (
-	errKeyLost   = errors.New("the key is not ours any more")
-	errDown      = errors.New("unavailable")
-	errDirectory = errors.New("not in the directory")
+	errKeyLost = errors.New("the key is not ours any more")
+	errDown    = errors.New("unavailable")
 )
 
 // partState is where a node stands with a partition, beside its core.
