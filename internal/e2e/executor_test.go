@@ -23,6 +23,8 @@ import (
 //	hold   runs until the file <its file>.release is there
 //	who    waits as long as its payload says, deaf to cancels, and answers the executor's name
 //	fail   always fails
+//	slow   as who, with the default policy
+//	crash  ends the process by a panic of a goroutine of its own, but for an executor called "sound"
 func executorMain() {
 	name, path := os.Getenv("HEADRACE_E2E_EXECUTOR"), os.Getenv("HEADRACE_E2E_FILE")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -71,13 +73,22 @@ func executorMain() {
 			}
 		}
 	}))
-	x.HandleRaw("who", policy, noted(func(_ context.Context, t *executor.Task) (executor.Result, error) {
+	who := noted(func(_ context.Context, t *executor.Task) (executor.Result, error) {
 		d, err := time.ParseDuration(string(t.Payload))
 		if err != nil {
 			return executor.Result{}, executor.NonRetryable(err)
 		}
 		<-time.After(d)
 		return executor.Result{Body: []byte(name)}, nil
+	})
+	x.HandleRaw("who", policy, who)
+	x.HandleRaw("slow", fn.Options{}, who)
+	x.HandleRaw("crash", policy, noted(func(ctx context.Context, _ *executor.Task) (executor.Result, error) {
+		if name != "sound" {
+			go panic("a goroutine that nobody guards")
+			<-ctx.Done()
+		}
+		return executor.Result{}, nil
 	}))
 	x.HandleRaw("fail", policy, noted(func(context.Context, *executor.Task) (executor.Result, error) {
 		return executor.Result{}, fmt.Errorf("boom")

@@ -54,6 +54,7 @@ type server struct {
 	listen string // host:port, fixed after the first start
 	http   string
 	env    []string
+	args   []string // further flags
 	cmd    *exec.Cmd
 	log    *tail
 	exited chan error
@@ -88,7 +89,7 @@ func freeAddr(t testing.TB) string {
 func (s *server) start() time.Duration {
 	s.t.Helper()
 	began := time.Now()
-	s.cmd = exec.Command(binary, "dev", "-o", "json", "--data", s.data, "--listen", s.listen, "--http", s.http)
+	s.cmd = exec.Command(binary, append([]string{"dev", "-o", "json", "--data", s.data, "--listen", s.listen, "--http", s.http}, s.args...)...)
 	s.cmd.Env = append(os.Environ(), s.env...)
 	s.log = &tail{}
 	s.cmd.Stderr = s.log
@@ -195,7 +196,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// tail keeps the last lines that a process printed.
+// tail keeps the last 256 KiB that a process printed.
 type tail struct {
 	mu  sync.Mutex // guards buf
 	buf []byte
@@ -205,7 +206,7 @@ func (w *tail) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.buf = append(w.buf, p...)
-	if over := len(w.buf) - 16<<10; over > 0 {
+	if over := len(w.buf) - 256<<10; over > 0 {
 		w.buf = append(w.buf[:0], w.buf[over:]...)
 	}
 	return len(p), nil
