@@ -267,6 +267,10 @@ func (c *Core) send(it *item, s *session, b beat) {
 	p.PayloadSize = uint32(t.PayloadSize)
 	p.Fetch = t.Payload == nil && t.PayloadSize > 0
 	p.Beat = b.number
+	if at := expiry(t); !at.IsZero() && at.Sub(b.at) < c.cfg.ShelfLife {
+		// No start after its expiry, however long the push is on its way: the beat was sent before it was read.
+		p.ShelfMicros = max(at.Sub(b.at).Microseconds(), 1)
+	}
 	policy := &it.lane.flow.function.policy
 	p.OrphanMicros = policy.OrphanTimeout.Microseconds()
 	p.CancelGraceMicros = policy.CancelGrace.Microseconds()

@@ -70,7 +70,8 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 	if mutant.On("no-session-binding") {
 		beatAt, ok = now, true
 	}
-	if !ok || now.Sub(beatAt) > ShelfLife && !mutant.On("no-shelf-life") {
+	shelf := min(ShelfLife, micros(p.ShelfMicros, ShelfLife))
+	if !ok || now.Sub(beatAt) > shelf && !mutant.On("no-shelf-life") {
 		return headracev1.Refusal_REFUSAL_STALE, 0
 	}
 	f, ok := e.functions[functionKey{p.Tenant, p.Function}]

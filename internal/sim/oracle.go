@@ -79,6 +79,9 @@ type run struct {
 	adopted   map[store.Epoch]bool // owners that have told its executor so
 }
 
+// expirySlack is what drifting clocks may add to a push's shelf life of at most a second.
+const expirySlack = 50 * time.Millisecond
+
 func newOracle(w *world) oracle {
 	return oracle{w: w, tasks: map[task.ID]*truth{}, raises: make([][]raise, w.plan.partitions), tokens: map[partToken]bool{},
 		answeredAt: map[key]time.Duration{}, heardAt: map[key]time.Duration{}, saidEpoch: map[key]store.Epoch{},
@@ -160,9 +163,9 @@ func (o *oracle) started(x *executor, et *engineTry) *run {
 		w.fail("P6: %s starts after its cancel was answered", name)
 	case w.now+margin < due:
 		w.fail("P6: %s starts %v before it is due", name, due-w.now)
-	case !row.Deadline.IsZero() && w.now > row.Deadline.Sub(epoch)+1100*time.Millisecond:
+	case !row.Deadline.IsZero() && w.now > row.Deadline.Sub(epoch)+expirySlack:
 		w.fail("P6: %s starts %v after its deadline", name, w.now-row.Deadline.Sub(epoch))
-	case row.StartTTL > 0 && len(t.runs) == 0 && w.now > row.FirstDueAt.Add(row.StartTTL).Sub(epoch)+1100*time.Millisecond:
+	case row.StartTTL > 0 && len(t.runs) == 0 && w.now > row.FirstDueAt.Add(row.StartTTL).Sub(epoch)+expirySlack:
 		w.fail("P6: %s starts %v after its start TTL", name, w.now-row.FirstDueAt.Add(row.StartTTL).Sub(epoch))
 	case p.Tenant != row.Tenant || p.Function != row.Function:
 		w.fail("P7: %s starts as %s/%s and is %s/%s", name, p.Tenant, p.Function, row.Tenant, row.Function)

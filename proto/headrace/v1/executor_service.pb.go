@@ -1549,8 +1549,11 @@ type Push struct {
 	// The client's own id of the task, if it gave one.
 	ClientId          string `protobuf:"bytes,17,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	CancelGraceMicros int64  `protobuf:"varint,18,opt,name=cancel_grace_micros,json=cancelGraceMicros,proto3" json:"cancel_grace_micros,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Refuse the push if the beat that it names was sent longer ago than this: the task expires then. 0:
+	// only the rule of beat counts.
+	ShelfMicros   int64 `protobuf:"varint,19,opt,name=shelf_micros,json=shelfMicros,proto3" json:"shelf_micros,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Push) Reset() {
@@ -1705,6 +1708,13 @@ func (x *Push) GetClientId() string {
 func (x *Push) GetCancelGraceMicros() int64 {
 	if x != nil {
 		return x.CancelGraceMicros
+	}
+	return 0
+}
+
+func (x *Push) GetShelfMicros() int64 {
+	if x != nil {
+		return x.ShelfMicros
 	}
 	return 0
 }
@@ -2153,7 +2163,7 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"going_away\x18\b \x01(\bR\tgoingAway\"W\n" +
 	"\aWelcome\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x123\n" +
-	"\x06epochs\x18\x02 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x06epochs\"\x90\x05\n" +
+	"\x06epochs\x18\x02 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x06epochs\"\xb3\x05\n" +
 	"\x04Push\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12(\n" +
 	"\x05token\x18\x02 \x01(\v2\x12.headrace.v1.TokenR\x05token\x12\x16\n" +
@@ -2176,7 +2186,8 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"traceState\x125\n" +
 	"\x06labels\x18\x10 \x03(\v2\x1d.headrace.v1.Push.LabelsEntryR\x06labels\x12\x1b\n" +
 	"\tclient_id\x18\x11 \x01(\tR\bclientId\x12.\n" +
-	"\x13cancel_grace_micros\x18\x12 \x01(\x03R\x11cancelGraceMicros\x1a9\n" +
+	"\x13cancel_grace_micros\x18\x12 \x01(\x03R\x11cancelGraceMicros\x12!\n" +
+	"\fshelf_micros\x18\x13 \x01(\x03R\vshelfMicros\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +

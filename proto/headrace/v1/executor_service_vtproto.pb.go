@@ -1363,6 +1363,13 @@ func (m *Push) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.ShelfMicros != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ShelfMicros))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x98
+	}
 	if m.CancelGraceMicros != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.CancelGraceMicros))
 		i--
@@ -2399,6 +2406,9 @@ func (m *Push) SizeVT() (n int) {
 	}
 	if m.CancelGraceMicros != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.CancelGraceMicros))
+	}
+	if m.ShelfMicros != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.ShelfMicros))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6584,6 +6594,25 @@ func (m *Push) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.CancelGraceMicros |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 19:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ShelfMicros", wireType)
+			}
+			m.ShelfMicros = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.ShelfMicros |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
@@ -11455,6 +11484,25 @@ func (m *Push) UnmarshalVTUnsafe(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.CancelGraceMicros |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 19:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ShelfMicros", wireType)
+			}
+			m.ShelfMicros = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.ShelfMicros |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
