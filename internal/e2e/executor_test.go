@@ -24,7 +24,7 @@ import (
 //	who    waits as long as its payload says, deaf to cancels, and answers the executor's name
 //	fail   always fails
 //	slow   as who, with the default policy
-//	crash  ends the process by a panic of a goroutine of its own, but for an executor called "sound"
+//	crash  ends the process soon by a panic of a goroutine of its own, but for an executor called "sound"
 func executorMain() {
 	name, path := os.Getenv("HEADRACE_E2E_EXECUTOR"), os.Getenv("HEADRACE_E2E_FILE")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -85,7 +85,7 @@ func executorMain() {
 	x.HandleRaw("slow", fn.Options{}, who)
 	x.HandleRaw("crash", policy, noted(func(ctx context.Context, _ *executor.Task) (executor.Result, error) {
 		if name != "sound" {
-			go panic("a goroutine that nobody guards")
+			time.AfterFunc(100*time.Millisecond, func() { panic("a goroutine that nobody guards") })
 			<-ctx.Done()
 		}
 		return executor.Result{}, nil
