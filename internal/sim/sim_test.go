@@ -93,7 +93,7 @@ func TestSim(t *testing.T) {
 
 // regressions are seeds that have shown bugs of the core, the engine or the simulation. What a seed draws
 // changes with the simulation, so they are no proof of the fix; they cost nothing.
-var regressions = []uint64{0x28, 0x144, 0x1a4, 0x4c9, 0x694, 0x298, 0x3d0, 0x7c6}
+var regressions = []uint64{0x28, 0x144, 0x1a4, 0x4c9, 0x694, 0x298, 0x3d0, 0x7c6, 0xdad46dbdc92f3f1a}
 
 func TestRegressions(t *testing.T) {
 	for _, seed := range regressions {
