@@ -19,7 +19,7 @@ var layers = [][]string{
 	{"cmd/headrace", "examples/greet"},
 	{"internal/cli"},
 	{"internal/demo", "internal/loadgen"},
-	{"internal/sim", "internal/testcluster", "internal/e2e"}, // the tests' harnesses
+	{"internal/sim", "internal/testcluster", "internal/e2e", "internal/inproc"}, // the tests' harnesses
 	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver"},
 	{"executor/engine", "dispatcher/api"},
 	{"dispatcher/push"},

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/inproc"
 )
 
 // Form and Report are what the function render takes and returns. In a program of yours this stands in
@@ -25,27 +27,23 @@ type Report struct {
 
 var Render = fn.Define[Form, Report]("render", fn.Options{Timeout: time.Minute, MaxAttempts: 5})
 
-// dialExample stands for client.Dial(client.Config{}) against a running server: the examples talk to
-// the tests' in-memory one, in which render answers at once.
+// dialExample is client.Dial(client.Config{}) against a server that runs in this process, with an executor
+// that renders.
 func dialExample(cfg client.Config) (*client.Client, func()) {
-	s := newFake()
-	s.run = map[string]func([]byte) ([]byte, error){"render": func(p []byte) ([]byte, error) {
-		form, err := Render.DecodeInput(p)
-		if err != nil {
-			return nil, err
-		}
-		if form.Text == "" {
-			return nil, errors.New("nothing to render")
-		}
-		result, _, err := Render.EncodeOutput(Report{Title: strings.ToUpper(form.Text)})
-		return result, err
-	}}
-	cfg.Dialer = s.connect
+	addr, stop := inproc.Start(func(x *executor.Executor) {
+		executor.Handle(x, Render, func(_ context.Context, form Form) (Report, error) {
+			if form.Text == "" {
+				return Report{}, executor.NonRetryable(errors.New("nothing to render"))
+			}
+			return Report{Title: strings.ToUpper(form.Text)}, nil
+		})
+	})
+	cfg.Addr = addr
 	c, err := client.Dial(cfg)
 	if err != nil {
 		log.Fatal(err)
 	}
-	return c, func() { c.Close(); s.stop() }
+	return c, func() { c.Close(); stop() }
 }
 
 // Submit a task, go on with something else, and fetch its typed result.
@@ -146,7 +144,11 @@ func ExampleMiddleware() {
 	defer stop()
 	ctx := context.Background()
 
-	if _, err := client.Submit(ctx, c, Render, Form{Text: "x"}, client.Options{}); err != nil {
+	h, err := client.Submit(ctx, c, Render, Form{Text: "x"}, client.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := h.Wait(ctx); err != nil {
 		log.Fatal(err)
 	}
 	for t, err := range c.ListAll(ctx, client.ListOptions{Label: "release=1.4"}) {
