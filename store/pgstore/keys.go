@@ -1,0 +1,81 @@
+package pgstore
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+// Names are in an index as 64 bits of their SHA-256: a quarter of the bytes, and nobody can make his
+// names collide with another's. Should two collide all the same, readers look at the row itself.
+
+func hash(parts ...string) uint64 {
+	b := make([]byte, 0, 160)
+	for _, p := range parts {
+		b = append(binary.AppendUvarint(b, uint64(len(p))), p...)
+	}
+	sum := sha256.Sum256(b)
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// readyPlace is hot.place of a flow's ready rows: below 0, where no partition is.
+func readyPlace(partition uint32, f store.Flow) int64 {
+	var p [5]byte
+	binary.BigEndian.PutUint32(p[:], partition)
+	p[4] = byte(f.Band)
+	return int64(hash("ready", string(p[:]), f.Tenant, f.Function) | 1<<63)
+}
+
+// duePlace is hot.place of what waits for its time.
+func duePlace(partition uint32) int64 { return int64(partition) }
+
+// listBits is the room for a state in a list key.
+const listBits = 15
+
+// listBase is the list key of a function's tasks without their state.
+func listBase(tenant, function string) int64 {
+	return int64(hash("list", tenant, function)) &^ listBits
+}
+
+func labelKey(tenant, label string) int64 { return int64(hash("label", tenant, label)) }
+
+const randomBits = 1<<48 - 1
+
+// lastID is the largest id of a number, firstID the smallest.
+func lastID(partition uint32, seq uint64) task.ID  { return task.NewID(partition, seq, randomBits) }
+func firstID(partition uint32, seq uint64) task.ID { return task.NewID(partition, seq, 0) }
+
+// behind turns a cursor into the place that rows must be behind: the zero one is the start.
+func behind(partition uint32, after store.Key) (sort int64, id task.ID) {
+	if after == (store.Key{}) {
+		return math.MinInt64, task.ID{}
+	}
+	return after.Sort, lastID(partition, after.Seq)
+}
+
+const (
+	blockBits = 10 // of numbers in a block: see table blocks
+	slots     = 4
+	slotSize  = 10 * time.Minute // of requests
+)
+
+// day is the day of history since 1970.
+func day(at time.Time) int32 {
+	return int32(min(max(floorDiv(at.Unix(), 86400), 0), 1<<30))
+}
+
+func slot(at time.Time) int16 {
+	return int16(((floorDiv(at.Unix(), int64(slotSize/time.Second)) % slots) + slots) % slots)
+}
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}

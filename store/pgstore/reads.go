@@ -1,0 +1,267 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+// collect decodes the bodies that a query returns.
+func collect(rows pgx.Rows) ([]*store.Task, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*store.Task, error) {
+		var body []byte
+		if err := row.Scan(&body); err != nil {
+			return nil, err
+		}
+		return store.Decode(body)
+	})
+}
+
+// Recover implements store.Store.
+func (s *Store) Recover(ctx context.Context, partition uint32) (*store.Recovered, error) {
+	ctx, cancel := s.reading(ctx)
+	defer cancel()
+	r, err := s.recover(ctx, partition)
+	if err != nil {
+		return nil, fmt.Errorf("recover partition %d: %w", partition, classify(err))
+	}
+	return r, nil
+}
+
+func (s *Store) recover(ctx context.Context, partition uint32) (*store.Recovered, error) {
+	id := int64(partition)
+	ps, err := s.partitions(ctx, &id)
+	if err != nil {
+		return nil, err
+	}
+	r := &store.Recovered{Partition: store.Partition{ID: partition}}
+	if len(ps) == 0 {
+		return r, nil
+	}
+	r.Partition = ps[0]
+	rows, err := s.pool.Query(ctx, queries["Functions"], id)
+	if err != nil {
+		return nil, err
+	}
+	var body []byte
+	_, err = pgx.ForEachRow(rows, []any{&body}, func() error {
+		f, err := store.DecodeFunction(body)
+		r.Functions = append(r.Functions, f)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if rows, err = s.pool.Query(ctx, queries["Marked"], firstID(partition, 0), lastID(partition, task.MaxSeq)); err != nil {
+		return nil, err
+	}
+	marked, err := collect(rows)
+	for _, t := range marked {
+		if t.Record != nil {
+			r.Recorded = append(r.Recorded, t)
+		} else {
+			r.Cancels = append(r.Cancels, t)
+		}
+	}
+	return r, err
+}
+
+// Flows implements store.Store.
+func (s *Store) Flows(ctx context.Context, partition uint32) ([]store.FlowStat, error) {
+	ctx, cancel := s.reading(ctx)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, queries["Flows"], int64(partition))
+	if err != nil {
+		return nil, fmt.Errorf("flows of partition %d: %w", partition, classify(err))
+	}
+	fs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f store.FlowStat, err error) {
+		err = row.Scan(&f.Flow.Tenant, &f.Flow.Function, &f.Flow.Band, &f.Ready, &f.Bytes)
+		return f, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("flows of partition %d: %w", partition, classify(err))
+	}
+	return fs, nil
+}
+
+// Ready implements store.Store.
+func (s *Store) Ready(ctx context.Context, partition uint32, f store.Flow, after store.Key, limit, maxBytes, inline int) ([]*store.Task, bool, error) {
+	want := func(t *store.Task) bool { return t.Ready() && t.Flow() == f }
+	rows, more, err := s.page(ctx, partition, readyPlace(partition, f), after, math.MaxInt64, limit, maxBytes, inline, want)
+	if err != nil {
+		return nil, false, fmt.Errorf("ready tasks of partition %d: %w", partition, classify(err))
+	}
+	return rows, more, nil
+}
+
+// Due implements store.Store.
+func (s *Store) Due(ctx context.Context, partition uint32, after store.Key, until time.Time, limit, maxBytes, inline int) ([]*store.Task, bool, error) {
+	want := func(t *store.Task) bool { return !t.Ready() }
+	rows, more, err := s.page(ctx, partition, duePlace(partition), after, until.UnixMicro(), limit, maxBytes, inline, want)
+	if err != nil {
+		return nil, false, fmt.Errorf("due tasks of partition %d: %w", partition, classify(err))
+	}
+	return rows, more, nil
+}
+
+// page reads rows of one place. Rows that are not wanted are another flow's, of the same hash: so
+// unlikely that a page may end early for them, but it is never wrong.
+func (s *Store) page(ctx context.Context, partition uint32, place int64, after store.Key, until int64, limit, maxBytes, inline int,
+	want func(*store.Task) bool) (ts []*store.Task, more bool, err error) {
+	ctx, cancel := s.reading(ctx)
+	defer cancel()
+	sort, id := behind(partition, after)
+	for limit > 0 {
+		rows, err := s.pool.Query(ctx, queries["Page"], place, sort, id, until, int64(limit)+1, int64(maxBytes), int64(inline))
+		if err != nil {
+			return nil, false, err
+		}
+		read, total := 0, 0
+		var last *store.Task
+		for rows.Next() {
+			var body, payload []byte
+			var size int
+			if err := rows.Scan(&body, &payload, &size); err != nil {
+				rows.Close()
+				return nil, false, err
+			}
+			read++
+			t, err := store.Decode(body)
+			if err != nil {
+				rows.Close()
+				return nil, false, err
+			}
+			last = t
+			if !want(t) {
+				continue
+			}
+			if size <= inline {
+				total += size
+			}
+			if len(ts) >= limit || len(ts) > 0 && total > maxBytes {
+				rows.Close()
+				return ts, true, rows.Err()
+			}
+			if t.Payload = nil; len(payload) > 0 {
+				t.Payload = payload
+			}
+			ts = append(ts, t)
+		}
+		if err := rows.Err(); err != nil {
+			return nil, false, err
+		}
+		if read == len(ts) || last == nil || len(ts) > 0 {
+			return ts, read > len(ts), nil
+		}
+		// Strangers only: look behind them.
+		if after.Seq = last.ID.Seq(); last.Ready() {
+			after.Sort = last.Key().Sort
+		} else {
+			after.Sort = last.DueAt.UnixMicro()
+		}
+		sort, id = behind(partition, after)
+	}
+	return ts, false, nil
+}
+
+// Get implements store.Store: a probe of the hot table, and if it is not there one for the days on which tasks
+// of its block ended and one for each of them: one day, but for blocks around midnight or of tasks that waited.
+func (s *Store) Get(ctx context.Context, id task.ID) (*store.Task, error) {
+	ctx, cancel := s.reading(ctx)
+	defer cancel()
+	t, err := s.get(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("get task %s: %w", id, classify(err))
+	}
+	return t, nil
+}
+
+func (s *Store) get(ctx context.Context, id task.ID) (t *store.Task, err error) {
+	type place struct {
+		class int16
+		day   int32
+	}
+	var places []place
+	// In this order: a task that moves between the two reads is seen by the second.
+	b := &pgx.Batch{}
+	b.Queue(queries["GetHot"], id).QueryRow(func(row pgx.Row) error {
+		t, err = scanWhole(row)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	b.Queue(queries["Blocks"], int64(id.Partition()), int64(id.Seq()>>blockBits)).Query(func(rows pgx.Rows) error {
+		places, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p place, err error) {
+			err = row.Scan(&p.class, &p.day)
+			return p, err
+		})
+		return err
+	})
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return nil, err
+	}
+	for _, p := range places {
+		if t != nil {
+			break
+		}
+		t, err = scanWhole(s.pool.QueryRow(ctx, queries["GetHistory"], p.class, p.day, id))
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return nil, err
+		}
+	}
+	if t == nil {
+		return nil, store.ErrNotFound
+	}
+	return t, nil
+}
+
+// scanWhole reads a row with its payload.
+func scanWhole(row pgx.Row) (*store.Task, error) {
+	var body, payload []byte
+	if err := row.Scan(&body, &payload); err != nil {
+		return nil, err
+	}
+	t, err := store.Decode(body)
+	if err == nil && len(payload) > 0 {
+		t.Payload = payload
+	}
+	return t, err
+}
+
+// ByClientID implements store.Store.
+func (s *Store) ByClientID(ctx context.Context, tenant, clientID string) (id task.ID, err error) {
+	ctx, cancel := s.reading(ctx)
+	defer cancel()
+	err = s.pool.QueryRow(ctx, queries["ByClientID"], tenant, []byte(clientID)).Scan((*[16]byte)(&id))
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = store.ErrNotFound
+	}
+	if err != nil {
+		return task.ID{}, fmt.Errorf("client id of %s: %w", tenant, classify(err))
+	}
+	return id, nil
+}
+
+// Request implements store.Store.
+func (s *Store) Request(ctx context.Context, partition uint32, tenant, id string, now time.Time) (*store.Request, error) {
+	ctx, cancel := s.reading(ctx)
+	defer cancel()
+	var body []byte
+	err := s.pool.QueryRow(ctx, queries["Request"], []byte(id), now.Add(-store.RequestLife).UnixMicro(), now.Add(time.Minute).UnixMicro(),
+		int64(partition), tenant).Scan(&body)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = store.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("request to partition %d: %w", partition, classify(err))
+	}
+	return store.DecodeRequest(body)
+}

@@ -1,0 +1,157 @@
+-- Each query is one block; the comment names the index that it must use. See queries_test.go.
+
+-- name: Acquire
+-- index: partitions_pkey
+SELECT headrace.acquire_v1($1::bigint, $2::bigint);
+
+-- name: EndHolders
+-- Backends of our own role that hold the lock on a partition's row.
+-- index: partitions_pkey
+SELECT count(pg_terminate_backend(a.pid)) FROM pg_stat_activity a
+WHERE a.backend_xid = (SELECT p.xmax FROM headrace.partitions p WHERE p.id = $1::bigint)
+  AND a.usename = current_user AND a.datname = current_database() AND a.pid <> pg_backend_pid();
+
+-- name: Epoch
+-- index: partitions_pkey
+SELECT coalesce((SELECT epoch FROM headrace.partitions WHERE id = $1::bigint), 0), pg_is_in_recovery();
+
+-- name: Partitions
+-- One probe of counts_pkey for each partition.
+SELECT p.id, p.epoch, p.floor, p.released, c.seq, c.ready, c.due, c.bytes, pg_is_in_recovery()
+FROM headrace.partitions p
+CROSS JOIN LATERAL (SELECT * FROM headrace.counts c WHERE c.partition = p.id ORDER BY c.n DESC LIMIT 1) c
+WHERE p.id = $1::bigint OR $1::bigint IS NULL
+ORDER BY p.id;
+
+-- name: Functions
+-- index: functions_pkey
+SELECT body FROM headrace.functions WHERE partition = $1::bigint ORDER BY tenant, name;
+
+-- name: Marked
+-- index: hot_mark
+SELECT body FROM headrace.hot WHERE mark AND id >= $1::uuid AND id <= $2::uuid ORDER BY id;
+
+-- name: Flows
+-- What is folded, and the deltas of at most 256 commits. index: flows_pkey, counts_pkey
+SELECT tenant, function, band, sum(ready)::bigint, sum(bytes)::bigint
+FROM (
+    SELECT tenant, function, band, ready, bytes FROM headrace.flows WHERE partition = $1::bigint
+    UNION ALL
+    SELECT d.* FROM headrace.counts c, unnest(c.tenants, c.functions, c.bands, c.readies, c.sizes) AS d (tenant, function, band, ready, bytes)
+    WHERE c.partition = $1::bigint
+      AND c.n > (SELECT l.folded FROM headrace.counts l WHERE l.partition = $1::bigint ORDER BY l.n DESC LIMIT 1)
+) f
+GROUP BY 1, 2, 3
+HAVING sum(ready) > 0;
+
+-- name: Page
+-- Ready and Due: rows of a place from behind a cursor. Each row that the limits leave comes with its payload if that is
+-- inline; one more comes without, to show that there is more. index: hot_place
+SELECT body, CASE WHEN n = 1 OR total <= $6::bigint THEN CASE WHEN len <= $7::bigint THEN payload END END, len
+FROM (
+    SELECT body, payload, len, row_number() OVER w AS n,
+           sum(CASE WHEN len <= $7::bigint THEN len ELSE 0 END) OVER w AS total
+    FROM (
+        SELECT sort, id, body, payload, coalesce(octet_length(payload), 0) AS len
+        FROM headrace.hot
+        WHERE place = $1::bigint AND (sort, id) > ($2::bigint, $3::uuid) AND sort < $4::bigint
+        ORDER BY sort, id
+        LIMIT $5::bigint
+    ) h
+    WINDOW w AS (ORDER BY sort, id ROWS UNBOUNDED PRECEDING)
+) h
+WHERE n <= 2 OR total - CASE WHEN len <= $7::bigint THEN len ELSE 0 END <= $6::bigint
+ORDER BY n;
+
+-- name: GetHot
+-- index: hot_id
+SELECT body, payload FROM headrace.hot WHERE id = $1::uuid;
+
+-- name: Blocks
+-- index: blocks_pkey
+SELECT class, day FROM headrace.blocks WHERE partition = $1::bigint AND block = $2::bigint ORDER BY day DESC;
+
+-- name: GetHistory
+-- One day's history_pkey: the others are pruned.
+SELECT body, payload FROM headrace.history WHERE class = $1::smallint AND day = $2::integer AND id = $3::uuid;
+
+-- name: ByClientID
+-- index: directory_pkey
+SELECT id FROM headrace.directory WHERE tenant = $1 AND client = $2::bytea;
+
+-- name: Request
+-- index: requests_0_id_at_idx
+SELECT body FROM headrace.requests
+WHERE id = $1::bytea AND at >= $2::bigint AND at <= $3::bigint AND partition = $4::bigint AND tenant = $5
+ORDER BY at DESC LIMIT 1;
+
+-- name: Names
+-- index: names_pkey
+SELECT function FROM headrace.names WHERE tenant = $1;
+
+-- name: ListHot
+-- index: hot_list
+SELECT t.created, t.id, t.body
+FROM unnest($1::bigint[]) AS g (list)
+CROSS JOIN LATERAL (
+    SELECT created, id, body FROM headrace.hot h
+    WHERE h.list = g.list AND (h.created, h.id) < ($2::bigint, $3::uuid)
+    ORDER BY h.created DESC, h.id DESC LIMIT $4::bigint) t
+ORDER BY t.created DESC, t.id DESC LIMIT $4::bigint;
+
+-- name: ListHistory
+-- index: history_list of each day
+SELECT t.created, t.id, t.body
+FROM unnest($1::bigint[]) AS g (list)
+CROSS JOIN LATERAL (
+    SELECT created, id, body FROM headrace.history h
+    WHERE h.list = g.list AND (h.created, h.id) < ($2::bigint, $3::uuid)
+    ORDER BY h.created DESC, h.id DESC LIMIT $4::bigint) t
+ORDER BY t.created DESC, t.id DESC LIMIT $4::bigint;
+
+-- name: LabelHot
+-- index: hot_labels_pkey
+SELECT l.created, l.id, h.body
+FROM (SELECT created, id FROM headrace.hot_labels
+      WHERE label = $1::bigint AND (created, id) < ($2::bigint, $3::uuid)
+      ORDER BY created DESC, id DESC LIMIT $4::bigint) l
+JOIN headrace.hot h ON h.id = l.id
+ORDER BY l.created DESC, l.id DESC;
+
+-- name: LabelHistory
+-- index: history_labels_label of each day
+SELECT l.created, l.id, h.body
+FROM (SELECT class, day, created, id FROM headrace.history_labels
+      WHERE label = $1::bigint AND (created, id) < ($2::bigint, $3::uuid)
+      ORDER BY created DESC, id DESC LIMIT $4::bigint) l
+CROSS JOIN LATERAL (SELECT body FROM headrace.history h WHERE h.class = l.class AND h.day = l.day AND h.id = l.id) h
+ORDER BY l.created DESC, l.id DESC;
+
+-- name: Days
+-- The days of history that are there, by name.
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'headrace.history'::regclass ORDER BY 1;
+
+-- name: Settings
+SELECT name, setting FROM pg_settings
+WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'wal_compression', 'shared_buffers',
+               'max_wal_size', 'synchronous_standby_names');
+
+-- name: Disk
+SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, pg_database_size(current_database());
+
+-- name: BareHot
+-- index: hot_id
+SELECT body FROM headrace.hot WHERE id = ANY ($1::uuid[]);
+
+-- name: BareHistory
+-- index: blocks_pkey, and history_pkey of the days that it names
+SELECT h.body
+FROM unnest($1::bigint[], $2::bigint[], $3::uuid[]) AS t (partition, block, id)
+JOIN headrace.blocks b ON b.partition = t.partition AND b.block = t.block
+CROSS JOIN LATERAL (SELECT body FROM headrace.history h WHERE h.class = b.class AND h.day = b.day AND h.id = t.id) h;
+
+-- name: GiveBack
+-- index: directory_pkey
+DELETE FROM headrace.directory d USING unnest($1::text[], $2::bytea[], $3::uuid[]) AS t (tenant, client, id)
+WHERE d.tenant = t.tenant AND d.client = t.client AND d.id = t.id;
