@@ -83,8 +83,6 @@ func newWire(t *testing.T, to string, patience time.Duration) *wire {
 			if err != nil {
 				return
 			}
-			w.mu.Lock()
-			w.mu.Unlock()
 			far, err := net.Dial("tcp", to)
 			if err != nil {
 				near.Close()
