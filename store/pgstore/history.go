@@ -114,7 +114,7 @@ const dropBatch = 1000
 func (s *Store) dropDay(ctx context.Context, d int32) error {
 	table := dayPrefix + strconv.Itoa(int(d))
 	for after := (task.ID{}); ; {
-		rows, err := s.pool.Query(ctx, "SELECT body FROM headrace."+table+" WHERE keyed AND class = 0 AND day = $1 AND id > $2 ORDER BY id LIMIT $3",
+		rows, err := s.pool.Query(ctx, "SELECT id, body FROM headrace."+table+" WHERE keyed AND class = 0 AND day = $1 AND id > $2 ORDER BY id LIMIT $3",
 			d, after, dropBatch)
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -98,13 +99,13 @@ func (st *stream) read(ctx context.Context, after store.Cursor) (ts []*store.Tas
 		}
 		read := 0
 		for rows.Next() {
-			var body []byte
+			var body pgtype.DriverBytes
 			if err := rows.Scan(&created, (*[16]byte)(&id), &body); err != nil {
 				rows.Close()
 				return nil, err
 			}
 			read++
-			t, err := store.Decode(body)
+			t, err := decode(id, body)
 			if err != nil {
 				rows.Close()
 				return nil, err

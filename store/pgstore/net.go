@@ -246,10 +246,9 @@ func (w *writer) write(n *net, at int, today int32) {
 	}
 	list, created := f.list|int64(t.State), t.CreatedAt.UnixMicro()
 	mark := t.Record != nil || t.Cancel != nil
-	body := func(dst []byte) []byte { return store.EncodeBare(dst, t) }
+	body := func(dst []byte) []byte { return encode(dst, t) }
 	if ended {
 		w.block(partition, t.ID.Seq(), today)
-		body = func(dst []byte) []byte { return encodeEnded(dst, t) }
 	}
 	for k, v := range t.Labels {
 		w.label(n, labelKey(t.Tenant, k+"="+v), created, t.ID, ended)
@@ -300,16 +299,6 @@ func (w *writer) write(n *net, at int, today int32) {
 		}
 		c.uBody.encode(body)
 	}
-}
-
-// encodeEnded is the body of a finished row: with its result, without the payload, which has a column.
-func encodeEnded(dst []byte, t *store.Task) []byte {
-	if len(t.Payload) == 0 {
-		return store.Encode(dst, t)
-	}
-	u := *t
-	u.Payload = nil
-	return store.Encode(dst, &u)
 }
 
 // label adds the entries of one label. The order of a map decides the order of rows, and nothing else.

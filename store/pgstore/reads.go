@@ -13,17 +13,6 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// collect decodes the bodies that a query returns.
-func collect(rows pgx.Rows) ([]*store.Task, error) {
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*store.Task, error) {
-		var body []byte
-		if err := row.Scan(&body); err != nil {
-			return nil, err
-		}
-		return store.Decode(body)
-	})
-}
-
 // Recover implements store.Store.
 func (s *Store) Recover(ctx context.Context, partition uint32) (*store.Recovered, error) {
 	ctx, cancel := s.reading(ctx)
@@ -126,14 +115,14 @@ func (s *Store) page(ctx context.Context, partition uint32, place int64, after s
 		read, total := 0, 0
 		var last *store.Task
 		for rows.Next() {
-			var body, payload []byte
+			var r row
 			var size int
-			if err := rows.Scan(&body, &payload, &size); err != nil {
+			if err := rows.Scan(&r.id, &r.body, &r.payload, &size); err != nil {
 				rows.Close()
 				return nil, false, err
 			}
 			read++
-			t, err := store.Decode(body)
+			t, err := r.task()
 			if err != nil {
 				rows.Close()
 				return nil, false, err
@@ -148,9 +137,6 @@ func (s *Store) page(ctx context.Context, partition uint32, place int64, after s
 			if len(ts) >= limit || len(ts) > 0 && total > maxBytes {
 				rows.Close()
 				return ts, true, rows.Err()
-			}
-			if t.Payload = nil; len(payload) > 0 {
-				t.Payload = payload
 			}
 			ts = append(ts, t)
 		}
@@ -224,16 +210,14 @@ func (s *Store) get(ctx context.Context, id task.ID) (t *store.Task, err error) 
 }
 
 // scanWhole reads a row with its payload.
-func scanWhole(row pgx.Row) (*store.Task, error) {
+func scanWhole(rows pgx.Row) (*store.Task, error) {
+	var id [16]byte
 	var body, payload []byte
-	if err := row.Scan(&body, &payload); err != nil {
+	if err := rows.Scan(&id, &body, &payload); err != nil {
 		return nil, err
 	}
-	t, err := store.Decode(body)
-	if err == nil && len(payload) > 0 {
-		t.Payload = payload
-	}
-	return t, err
+	r := row{id, body, payload}
+	return r.task()
 }
 
 // ByClientID implements store.Store.

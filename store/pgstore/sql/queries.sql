@@ -29,7 +29,7 @@ SELECT body FROM headrace.functions WHERE partition = $1::bigint ORDER BY tenant
 
 -- name: Marked
 -- index: hot_mark
-SELECT body FROM headrace.hot WHERE mark AND id >= $1::uuid AND id <= $2::uuid ORDER BY id;
+SELECT id, body FROM headrace.hot WHERE mark AND id >= $1::uuid AND id <= $2::uuid ORDER BY id;
 
 -- name: Flows
 -- What is folded, and the deltas of at most 256 commits. index: flows_pkey, counts_pkey
@@ -47,9 +47,9 @@ HAVING sum(ready) > 0;
 -- name: Page
 -- Ready and Due: rows of a place from behind a cursor. Each row that the limits leave comes with its payload if that is
 -- inline; one more comes without, to show that there is more. index: hot_place
-SELECT body, CASE WHEN n = 1 OR total <= $6::bigint THEN CASE WHEN len <= $7::bigint THEN payload END END, len
+SELECT id, body, CASE WHEN n = 1 OR total <= $6::bigint THEN CASE WHEN len <= $7::bigint THEN payload END END, len
 FROM (
-    SELECT body, payload, len, row_number() OVER w AS n,
+    SELECT id, body, payload, len, row_number() OVER w AS n,
            sum(CASE WHEN len <= $7::bigint THEN len ELSE 0 END) OVER w AS total
     FROM (
         SELECT sort, id, body, payload, coalesce(octet_length(payload), 0) AS len
@@ -65,15 +65,15 @@ ORDER BY n;
 
 -- name: GetHot
 -- index: hot_id
-SELECT body, payload FROM headrace.hot WHERE id = $1::uuid;
+SELECT id, body, payload FROM headrace.hot WHERE id = $1::uuid;
 
 -- name: Blocks
 -- index: blocks_pkey
 SELECT class, day FROM headrace.blocks WHERE partition = $1::bigint AND block = $2::bigint ORDER BY day DESC;
 
 -- name: GetHistory
--- One day's history_pkey: the others are pruned.
-SELECT body, payload FROM headrace.history WHERE class = $1::smallint AND day = $2::integer AND id = $3::uuid;
+-- index: history_id of one day; the others are pruned
+SELECT id, body, payload FROM headrace.history WHERE class = $1::smallint AND day = $2::integer AND id = $3::uuid;
 
 -- name: ByClientID
 -- index: directory_pkey
@@ -142,14 +142,14 @@ SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, pg_database_size(c
 
 -- name: BareHot
 -- index: hot_id
-SELECT body FROM headrace.hot WHERE id = ANY ($1::uuid[]);
+SELECT id, body FROM headrace.hot WHERE id = ANY ($1::uuid[]);
 
 -- name: BareHistory
--- index: blocks_pkey, and history_pkey of the days that it names
-SELECT h.body
+-- index: blocks_pkey, and history_id of the days that it names
+SELECT h.id, h.body
 FROM unnest($1::bigint[], $2::bigint[], $3::uuid[]) AS t (partition, block, id)
 JOIN headrace.blocks b ON b.partition = t.partition AND b.block = t.block
-CROSS JOIN LATERAL (SELECT body FROM headrace.history h WHERE h.class = b.class AND h.day = b.day AND h.id = t.id) h;
+CROSS JOIN LATERAL (SELECT id, body FROM headrace.history h WHERE h.class = b.class AND h.day = b.day AND h.id = t.id) h;
 
 -- name: GiveBack
 -- index: directory_pkey

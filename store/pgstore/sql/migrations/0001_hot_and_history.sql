@@ -1,5 +1,5 @@
 -- The hot table holds what is not finished, history what is. docs/adr/0015-hot-table-and-history.md says why.
--- Every row is the protobuf of proto/headrace/store/v1 in body; the other columns are what an index needs.
+-- Every row is the protobuf message of proto/headrace/store/v1 in body, without its id; the other columns are what an index needs.
 
 CREATE TABLE headrace.partitions (
     id       bigint PRIMARY KEY,
@@ -62,7 +62,7 @@ CREATE TABLE headrace.hot (
     created bigint  NOT NULL, -- microseconds since 1970
     mark    boolean NOT NULL, -- has a record or a pending cancel
     payload bytea,
-    body    bytea   NOT NULL, -- without the payload
+    body    bytea   NOT NULL, -- without the payload and the id
     CONSTRAINT hot_id PRIMARY KEY (id) -- Get, Finish, Update: one probe
 ) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
@@ -87,10 +87,10 @@ CREATE TABLE headrace.history (
     created bigint   NOT NULL,
     keyed   boolean  NOT NULL, -- has a client's id in the directory
     payload bytea,             -- of dead letters
-    body    bytea    NOT NULL,
-    PRIMARY KEY (class, day, id) -- Get
+    body    bytea    NOT NULL
 ) PARTITION BY RANGE (class, day);
 ALTER TABLE headrace.history ALTER payload SET STORAGE EXTERNAL;
+CREATE INDEX history_id ON headrace.history (id); -- Get; a unique one would need class and day, 8 bytes more
 CREATE INDEX history_list ON headrace.history (list, created, id); -- List, read backwards, merged over the days
 
 CREATE TABLE headrace.history_labels (
