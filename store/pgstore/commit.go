@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/headrace/headrace/store"
@@ -160,7 +161,7 @@ func (s *Store) existing(ctx context.Context, a *answer, live []int, rs []store.
 		return err
 	}
 	for i, k := range a.refused {
-		n := &w.nets[w.keyed[k-1]]
+		n := &w.effects[w.keyed[k-1]]
 		holder := stored[a.holders[i]]
 		if _, here := w.index[a.holders[i]]; here {
 			if holder, err = w.holder(a.holders[i], n.part, n.at); err != nil {
@@ -210,16 +211,14 @@ func (s *Store) bare(ctx context.Context, ids []task.ID) (map[task.ID]*store.Tas
 		return found, nil
 	}
 	read := func(query string, args ...any) error {
-		rows, err := s.pool.Query(ctx, queries[query], args...)
-		if err != nil {
+		return s.read(ctx, query, args, func(rows pgx.Rows) error {
+			ts, err := collect(rows)
+			for _, t := range ts {
+				t.Result = nil
+				found[t.ID] = t
+			}
 			return err
-		}
-		ts, err := collect(rows)
-		for _, t := range ts {
-			t.Result = nil
-			found[t.ID] = t
-		}
-		return err
+		})
 	}
 	if err := read("BareHot", ids); err != nil {
 		return nil, err

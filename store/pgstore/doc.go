@@ -2,7 +2,7 @@
 // append-only history by day (docs/adr/0015-hot-table-and-history.md says why, with figures).
 //
 //	pgstore.go   opening, settings            migrate.go    the schema, brought up to date at the start
-//	commit.go    a batch and its answer       net.go        what a batch comes to, task by task
+//	commit.go    a batch and its answer       effects.go    what a batch comes to, task by task
 //	arrays.go    parameters in binary         keys.go       columns that indexes need
 //	epoch.go     acquiring, epochs            errors.go     what a failure means
 //	reads.go     recovery, refills, look-ups  list.go       lists

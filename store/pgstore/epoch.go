@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/headrace/headrace/store"
 )
 
@@ -40,7 +42,7 @@ func (s *Store) Epoch(ctx context.Context, partition uint32) (store.Epoch, error
 	defer cancel()
 	var epoch int64
 	var standby bool
-	err := s.pool.QueryRow(ctx, queries["Epoch"], int64(partition)).Scan(&epoch, &standby)
+	err := s.readRow(ctx, "Epoch", []any{int64(partition)}, &epoch, &standby)
 	if err == nil && standby {
 		err = errStandby
 	}
@@ -63,21 +65,19 @@ func (s *Store) Partitions(ctx context.Context) ([]store.Partition, error) {
 
 // partitions reads one partition, or all.
 func (s *Store) partitions(ctx context.Context, only *int64) (ps []store.Partition, err error) {
-	rows, err := s.pool.Query(ctx, queries["Partitions"], only)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var p store.Partition
-		var standby bool
-		if err := rows.Scan(&p.ID, &p.Epoch, &p.Floor, &p.Released, &p.Seq, &p.Ready, &p.Due, &p.Bytes, &standby); err != nil {
-			return nil, err
+	err = s.read(ctx, "Partitions", []any{only}, func(rows pgx.Rows) error {
+		for rows.Next() {
+			var p store.Partition
+			var standby bool
+			if err := rows.Scan(&p.ID, &p.Epoch, &p.Floor, &p.Released, &p.Seq, &p.Ready, &p.Due, &p.Bytes, &standby); err != nil {
+				return err
+			}
+			if standby {
+				return errStandby
+			}
+			ps = append(ps, p)
 		}
-		if standby {
-			return nil, errStandby
-		}
-		ps = append(ps, p)
-	}
-	return ps, rows.Err()
+		return nil
+	})
+	return ps, err
 }

@@ -38,11 +38,11 @@ func (s *Store) Maintain(ctx context.Context, now time.Time, keep time.Duration)
 	if keep <= 0 {
 		return nil
 	}
-	rows, err := s.pool.Query(ctx, queries["Days"])
-	if err != nil {
-		return fmt.Errorf("list the days of history: %w", classify(err))
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	var names []string
+	err = s.read(ctx, "Days", nil, func(rows pgx.Rows) (err error) {
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("list the days of history: %w", classify(err))
 	}
@@ -80,18 +80,15 @@ func (s *Store) ensureDay(ctx context.Context, d int32) error {
 // makeDay makes the tables of a day unless they are there. A table is filled with indexes first and attached then: that
 // disturbs nobody, while making it in its place would lock all of history.
 func (s *Store) makeDay(ctx context.Context, d int32) error {
-	there := func(q querier) (ok bool, err error) {
-		err = q.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", "headrace."+dayPrefix+strconv.Itoa(int(d))).Scan(&ok)
-		return ok, err
-	}
-	if ok, err := there(s.pool); err != nil || ok {
+	name := dayPrefix + strconv.Itoa(int(d))
+	if ok, err := tableExists(ctx, s.pool, name); err != nil || ok {
 		return err
 	}
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::integer, $2::integer)", int32(dayLock), d); err != nil {
 			return err
 		}
-		if ok, err := there(tx); err != nil || ok {
+		if ok, err := tableExists(ctx, tx, name); err != nil || ok {
 			return err
 		}
 		var sql strings.Builder

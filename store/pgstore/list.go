@@ -33,11 +33,11 @@ func (s *Store) List(ctx context.Context, f store.Filter, after store.Cursor, li
 func (s *Store) list(ctx context.Context, f store.Filter, after store.Cursor, limit int) ([]*store.Task, error) {
 	functions := []string{f.Function}
 	if f.Function == "" && f.Label == "" {
-		rows, err := s.pool.Query(ctx, queries["Names"], f.Tenant)
+		err := s.read(ctx, "Names", []any{f.Tenant}, func(rows pgx.Rows) (err error) {
+			functions, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			return err
+		})
 		if err != nil {
-			return nil, err
-		}
-		if functions, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 			return nil, err
 		}
 	}
@@ -93,29 +93,25 @@ func (st *stream) read(ctx context.Context, after store.Cursor) (ts []*store.Tas
 		key = labelKey(st.f.Tenant, st.f.Label)
 	}
 	for {
-		rows, err := st.s.pool.Query(ctx, queries[st.query], key, created, id, int64(st.limit))
-		if err != nil {
-			return nil, err
-		}
 		read := 0
-		for rows.Next() {
-			var body pgtype.DriverBytes
-			if err := rows.Scan(&created, (*[16]byte)(&id), &body); err != nil {
-				rows.Close()
-				return nil, err
+		err := st.s.read(ctx, st.query, []any{key, created, id, int64(st.limit)}, func(rows pgx.Rows) error {
+			for rows.Next() {
+				var body pgtype.DriverBytes
+				if err := rows.Scan(&created, (*[16]byte)(&id), &body); err != nil {
+					return err
+				}
+				t, err := decode(id, body)
+				if err != nil {
+					return err
+				}
+				if read++; st.wants(t) && len(ts) < st.limit {
+					t.Result = nil
+					ts = append(ts, t)
+				}
 			}
-			read++
-			t, err := decode(id, body)
-			if err != nil {
-				rows.Close()
-				return nil, err
-			}
-			if st.wants(t) && len(ts) < st.limit {
-				t.Result = nil
-				ts = append(ts, t)
-			}
-		}
-		if err := rows.Err(); err != nil {
+			return nil
+		})
+		if err != nil {
 			return nil, err
 		}
 		if read < st.limit || len(ts) >= st.limit {

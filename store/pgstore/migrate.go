@@ -106,10 +106,17 @@ type querier interface {
 
 // schemaVersion returns the number of the last migration; 0 for an empty database.
 func (s *Store) schemaVersion(ctx context.Context, q querier) (version int, err error) {
-	var there bool
-	if err := q.QueryRow(ctx, "SELECT to_regclass('headrace.migrations') IS NOT NULL").Scan(&there); err != nil || !there {
+	there, err := tableExists(ctx, q, "migrations")
+	if err != nil || !there {
 		return 0, err
 	}
 	err = q.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM headrace.migrations").Scan(&version)
 	return version, err
+}
+
+// tableExists looks into the catalog itself: to_regclass may answer from the session's cache, which says "no" for a
+// moment after another session made the table, also to who has just waited for that session's lock.
+func tableExists(ctx context.Context, q querier, name string) (there bool, err error) {
+	err = q.QueryRow(ctx, queries["TableExists"], name).Scan(&there)
+	return there, err
 }

@@ -148,3 +148,31 @@ func (s *Store) Close() error {
 func (s *Store) reading(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.cfg.ReadTimeout)
 }
+
+// read runs a query in one round trip, under the settings of query Plan, and hands its rows to f, which
+// need not close them.
+func (s *Store) read(ctx context.Context, query string, args []any, f func(rows pgx.Rows) error) error {
+	b := &pgx.Batch{}
+	b.Queue(queries["Plan"]).Exec(func(pgconn.CommandTag) error { return nil })
+	b.Queue(queries[query], args...).Query(func(rows pgx.Rows) error {
+		defer rows.Close()
+		if err := f(rows); err != nil {
+			return err
+		}
+		return rows.Err()
+	})
+	return s.pool.SendBatch(ctx, b).Close()
+}
+
+// readRow is read for a query that returns one row: pgx.ErrNoRows if it does not.
+func (s *Store) readRow(ctx context.Context, query string, args []any, dst ...any) error {
+	return s.read(ctx, query, args, func(rows pgx.Rows) error {
+		if !rows.Next() {
+			if rows.Err() != nil {
+				return rows.Err()
+			}
+			return pgx.ErrNoRows
+		}
+		return rows.Scan(dst...)
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -35,23 +36,23 @@ func (s *Store) recover(ctx context.Context, partition uint32) (*store.Recovered
 		return r, nil
 	}
 	r.Partition = ps[0]
-	rows, err := s.pool.Query(ctx, queries["Functions"], id)
-	if err != nil {
-		return nil, err
-	}
-	var body []byte
-	_, err = pgx.ForEachRow(rows, []any{&body}, func() error {
-		f, err := store.DecodeFunction(body)
-		r.Functions = append(r.Functions, f)
+	err = s.read(ctx, "Functions", []any{id}, func(rows pgx.Rows) error {
+		var body []byte
+		_, err := pgx.ForEachRow(rows, []any{&body}, func() error {
+			f, err := store.DecodeFunction(body)
+			r.Functions = append(r.Functions, f)
+			return err
+		})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if rows, err = s.pool.Query(ctx, queries["Marked"], firstID(partition, 0), lastID(partition, task.MaxSeq)); err != nil {
-		return nil, err
-	}
-	marked, err := collect(rows)
+	var marked []*store.Task
+	err = s.read(ctx, "Marked", []any{firstID(partition, 0), lastID(partition, task.MaxSeq)}, func(rows pgx.Rows) (err error) {
+		marked, err = collect(rows)
+		return err
+	})
 	for _, t := range marked {
 		if t.Record != nil {
 			r.Recorded = append(r.Recorded, t)
@@ -66,13 +67,13 @@ func (s *Store) recover(ctx context.Context, partition uint32) (*store.Recovered
 func (s *Store) Flows(ctx context.Context, partition uint32) ([]store.FlowStat, error) {
 	ctx, cancel := s.reading(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, queries["Flows"], int64(partition))
-	if err != nil {
-		return nil, fmt.Errorf("flows of partition %d: %w", partition, classify(err))
-	}
-	fs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f store.FlowStat, err error) {
-		err = row.Scan(&f.Flow.Tenant, &f.Flow.Function, &f.Flow.Band, &f.Ready, &f.Bytes)
-		return f, err
+	var fs []store.FlowStat
+	err := s.read(ctx, "Flows", []any{int64(partition)}, func(rows pgx.Rows) (err error) {
+		fs, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f store.FlowStat, err error) {
+			err = row.Scan(&f.Flow.Tenant, &f.Flow.Function, &f.Flow.Band, &f.Ready, &f.Bytes)
+			return f, err
+		})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("flows of partition %d: %w", partition, classify(err))
@@ -106,53 +107,45 @@ func (s *Store) page(ctx context.Context, partition uint32, place int64, after s
 	want func(*store.Task) bool) (ts []*store.Task, more bool, err error) {
 	ctx, cancel := s.reading(ctx)
 	defer cancel()
-	sort, id := behind(partition, after)
 	for limit > 0 {
-		rows, err := s.pool.Query(ctx, queries["Page"], place, sort, id, until, int64(limit)+1, int64(maxBytes), int64(inline))
+		sort, id := behind(partition, after)
+		read, total := 0, 0
+		args := []any{place, sort, id, until, int64(limit) + 1, int64(maxBytes), int64(inline)}
+		err := s.read(ctx, "Page", args, func(rows pgx.Rows) error {
+			for rows.Next() {
+				var r row
+				var size int
+				if err := rows.Scan(&r.id, &r.body, &r.payload, &size); err != nil {
+					return err
+				}
+				t, err := r.task()
+				if err != nil {
+					return err
+				}
+				read++
+				if after.Seq, after.Sort = t.ID.Seq(), t.DueAt.UnixMicro(); t.Ready() {
+					after = t.Key()
+				}
+				if !want(t) {
+					continue
+				}
+				if size <= inline {
+					total += size
+				}
+				if more = len(ts) >= limit || len(ts) > 0 && total > maxBytes; more {
+					return nil
+				}
+				ts = append(ts, t)
+			}
+			return nil
+		})
 		if err != nil {
 			return nil, false, err
 		}
-		read, total := 0, 0
-		var last *store.Task
-		for rows.Next() {
-			var r row
-			var size int
-			if err := rows.Scan(&r.id, &r.body, &r.payload, &size); err != nil {
-				rows.Close()
-				return nil, false, err
-			}
-			read++
-			t, err := r.task()
-			if err != nil {
-				rows.Close()
-				return nil, false, err
-			}
-			last = t
-			if !want(t) {
-				continue
-			}
-			if size <= inline {
-				total += size
-			}
-			if len(ts) >= limit || len(ts) > 0 && total > maxBytes {
-				rows.Close()
-				return ts, true, rows.Err()
-			}
-			ts = append(ts, t)
-		}
-		if err := rows.Err(); err != nil {
-			return nil, false, err
-		}
-		if read == len(ts) || last == nil || len(ts) > 0 {
-			return ts, read > len(ts), nil
+		if more || len(ts) > 0 || read == 0 {
+			return ts, more || read > len(ts), nil
 		}
 		// Strangers only: look behind them.
-		if after.Seq = last.ID.Seq(); last.Ready() {
-			after.Sort = last.Key().Sort
-		} else {
-			after.Sort = last.DueAt.UnixMicro()
-		}
-		sort, id = behind(partition, after)
 	}
 	return ts, false, nil
 }
@@ -177,6 +170,7 @@ func (s *Store) get(ctx context.Context, id task.ID) (t *store.Task, err error) 
 	var places []place
 	// In this order: a task that moves between the two reads is seen by the second.
 	b := &pgx.Batch{}
+	b.Queue(queries["Plan"]).Exec(func(pgconn.CommandTag) error { return nil })
 	b.Queue(queries["GetHot"], id).QueryRow(func(row pgx.Row) error {
 		t, err = scanWhole(row)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -198,8 +192,17 @@ func (s *Store) get(ctx context.Context, id task.ID) (t *store.Task, err error) 
 		if t != nil {
 			break
 		}
-		t, err = scanWhole(s.pool.QueryRow(ctx, queries["GetHistory"], p.class, p.day, id))
-		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		var r row
+		var body, payload []byte
+		err := s.readRow(ctx, "GetHistory", []any{p.class, p.day, id}, &r.id, &body, &payload)
+		if errors.Is(err, pgx.ErrNoRows) {
+			continue
+		}
+		if err == nil {
+			r.body, r.payload = body, payload
+			t, err = r.task()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -224,7 +227,7 @@ func scanWhole(rows pgx.Row) (*store.Task, error) {
 func (s *Store) ByClientID(ctx context.Context, tenant, clientID string) (id task.ID, err error) {
 	ctx, cancel := s.reading(ctx)
 	defer cancel()
-	err = s.pool.QueryRow(ctx, queries["ByClientID"], tenant, []byte(clientID)).Scan((*[16]byte)(&id))
+	err = s.readRow(ctx, "ByClientID", []any{tenant, []byte(clientID)}, (*[16]byte)(&id))
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = store.ErrNotFound
 	}
@@ -239,8 +242,8 @@ func (s *Store) Request(ctx context.Context, partition uint32, tenant, id string
 	ctx, cancel := s.reading(ctx)
 	defer cancel()
 	var body []byte
-	err := s.pool.QueryRow(ctx, queries["Request"], []byte(id), now.Add(-store.RequestLife).UnixMicro(), now.Add(time.Minute).UnixMicro(),
-		int64(partition), tenant).Scan(&body)
+	args := []any{[]byte(id), now.Add(-store.RequestLife).UnixMicro(), now.Add(time.Minute).UnixMicro(), int64(partition), tenant}
+	err := s.readRow(ctx, "Request", args, &body)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = store.ErrNotFound
 	}

@@ -49,7 +49,7 @@ HAVING sum(ready) > 0;
 -- inline; one more comes without, to show that there is more. index: hot_place
 SELECT id, body, CASE WHEN n = 1 OR total <= $6::bigint THEN CASE WHEN len <= $7::bigint THEN payload END END, len
 FROM (
-    SELECT id, body, payload, len, row_number() OVER w AS n,
+    SELECT sort, id, body, payload, len, row_number() OVER w AS n,
            sum(CASE WHEN len <= $7::bigint THEN len ELSE 0 END) OVER w AS total
     FROM (
         SELECT sort, id, body, payload, coalesce(octet_length(payload), 0) AS len
@@ -61,7 +61,7 @@ FROM (
     WINDOW w AS (ORDER BY sort, id ROWS UNBOUNDED PRECEDING)
 ) h
 WHERE n <= 2 OR total - CASE WHEN len <= $7::bigint THEN len ELSE 0 END <= $6::bigint
-ORDER BY n;
+ORDER BY sort, id;
 
 -- name: GetHot
 -- index: hot_id
@@ -155,3 +155,13 @@ CROSS JOIN LATERAL (SELECT id, body FROM headrace.history h WHERE h.class = b.cl
 -- index: directory_pkey
 DELETE FROM headrace.directory d USING unnest($1::text[], $2::bytea[], $3::uuid[]) AS t (tenant, client, id)
 WHERE d.tenant = t.tenant AND d.client = t.client AND d.id = t.id;
+
+-- name: TableExists
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = 'headrace' AND c.relname = $1);
+
+-- name: Plan
+-- Goes before each read, in its transaction: what a read costs must not depend on when statistics were last taken. A bitmap
+-- or a sort reads all of a range before the first row comes out.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);

@@ -11,8 +11,8 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// net is what a batch comes to for one task: several changes of it are one write.
-type net struct {
+// effect is what a batch comes to for one task: several changes of it are one write.
+type effect struct {
 	part    int           // index in writer.live
 	at      int           // of the first change, in its part
 	first   *store.Change // says whether the task is new, and what was stored before
@@ -55,8 +55,8 @@ type writer struct {
 	columns columns
 	batch   int // number of the batch, for flow.batch
 	live    []*store.Part
-	nets    []net
-	index   map[task.ID]int // into nets
+	effects []effect
+	index   map[task.ID]int // into effects
 	flows   []*flow         // that the batch changes, in order of flow.n
 	totals  []totals        // by part
 	keyed   []int           // nets in the order of the k_ arrays
@@ -96,8 +96,8 @@ func (w *writer) load(at time.Time) error {
 		}
 	}
 	today := day(at)
-	for i := range w.nets {
-		w.write(&w.nets[i], i, today)
+	for i := range w.effects {
+		w.write(&w.effects[i], i, today)
 	}
 	w.writeKeys()
 	w.writeParts()
@@ -114,7 +114,7 @@ func (w *writer) load(at time.Time) error {
 func (w *writer) begin() {
 	w.columns.reset()
 	w.batch++
-	w.nets, w.flows, w.keyed, w.funcs = w.nets[:0], w.flows[:0], w.keyed[:0], w.funcs[:0]
+	w.effects, w.flows, w.keyed, w.funcs = w.effects[:0], w.flows[:0], w.keyed[:0], w.funcs[:0]
 	w.naming, w.adding = w.naming[:0], w.adding[:0]
 	clear(w.index)
 	w.totals = slices.Grow(w.totals[:0], len(w.live))[:len(w.live)]
@@ -146,36 +146,36 @@ func (w *writer) add(part, at int, ch *store.Change) error {
 		if ch.Task.ID.Partition() != partition {
 			return fmt.Errorf("task %s is of another partition", ch.Task.ID)
 		}
-		w.index[ch.Task.ID] = len(w.nets)
-		w.nets = append(w.nets, net{part: part, at: at, first: ch, last: ch, payload: ch})
+		w.index[ch.Task.ID] = len(w.effects)
+		w.effects = append(w.effects, effect{part: part, at: at, first: ch, last: ch, payload: ch})
 		return nil
 	case store.Update, store.Finish:
 		brings := ch.Op == store.Update && !ch.KeepPayload
 		if i, ok := w.index[ch.Task.ID]; ok {
-			w.nets[i].last = ch
+			w.effects[i].last = ch
 			if brings {
-				w.nets[i].payload = ch
+				w.effects[i].payload = ch
 			}
 			return nil
 		}
 		if ch.Task.ID.Partition() != partition || ch.Old == nil {
 			return fmt.Errorf("task %s is of another partition, or its old row is not given", ch.Task.ID)
 		}
-		n := net{part: part, at: at, first: ch, last: ch}
+		n := effect{part: part, at: at, first: ch, last: ch}
 		if brings {
 			n.payload = ch
 		}
-		w.index[ch.Task.ID] = len(w.nets)
-		w.nets = append(w.nets, n)
+		w.index[ch.Task.ID] = len(w.effects)
+		w.effects = append(w.effects, n)
 		return nil
 	}
 	return fmt.Errorf("operation %d", ch.Op)
 }
 
-func (n *net) inserted() bool { return n.first.Op == store.Insert }
+func (n *effect) inserted() bool { return n.first.Op == store.Insert }
 
 // bytes returns the task's payload where it is in memory.
-func (n *net) bytes() []byte {
+func (n *effect) bytes() []byte {
 	if n.payload != nil {
 		return n.payload.Task.Payload
 	}
@@ -217,7 +217,7 @@ func (w *writer) count(part int, f *flow, t *store.Task, sign int64) {
 }
 
 // write adds one task to the columns of what happens to it.
-func (w *writer) write(n *net, at int, today int32) {
+func (w *writer) write(n *effect, at int, today int32) {
 	c, t := &w.columns, n.last.Task
 	partition := w.live[n.part].Partition
 	f := w.flow(partition, t)
@@ -302,7 +302,7 @@ func (w *writer) write(n *net, at int, today int32) {
 }
 
 // label adds the entries of one label. The order of a map decides the order of rows, and nothing else.
-func (w *writer) label(n *net, key, created int64, id task.ID, ended bool) {
+func (w *writer) label(n *effect, key, created int64, id task.ID, ended bool) {
 	c := &w.columns
 	add := func(l, at, ids *array) { l.int64(key); at.int64(created); ids.raw(id[:]) }
 	switch {
@@ -334,7 +334,7 @@ func (w *writer) block(partition uint32, seq uint64, today int32) {
 // first of the batch is the first.
 func (w *writer) writeKeys() {
 	slices.SortStableFunc(w.keyed, func(i, j int) int {
-		a, b := w.nets[i].first.Task, w.nets[j].first.Task
+		a, b := w.effects[i].first.Task, w.effects[j].first.Task
 		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.ClientID, b.ClientID), cmp.Compare(i, j))
 	})
 	for i, f := range w.flows {
@@ -342,7 +342,7 @@ func (w *writer) writeKeys() {
 	}
 	c := &w.columns
 	for _, i := range w.keyed {
-		n := &w.nets[i]
+		n := &w.effects[i]
 		t := n.last.Task
 		c.kTenant.text(t.Tenant)
 		c.kClient.raw([]byte(t.ClientID))
