@@ -156,7 +156,7 @@ func TestCommitScansNothing(t *testing.T) {
 	if _, err := s.Acquire(t.Context(), 1, 0); err != nil {
 		t.Fatal(err)
 	}
-	l := newLoad(10)
+	l := newLoad(19)
 	l.commit(t, s, l.next(10))
 	l.commit(t, s, l.finish()) // makes the day: building an index counts as a scan
 	l.running = nil
