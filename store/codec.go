@@ -71,6 +71,7 @@ func Decode(data []byte) (*Task, error) {
 		State:       task.State(m.State),
 		Attempt:     int(m.Attempt),
 		Losses:      int(m.Losses),
+		Undelivered: int(m.Undelivered),
 		Throttles:   int(m.Throttles),
 		Snoozes:     int(m.Snoozes),
 		Suspect:     m.Suspect,
@@ -138,6 +139,7 @@ func fill(m *storev1.Task, t *Task) {
 	m.State = uint32(t.State)
 	m.Attempt = int64(t.Attempt)
 	m.Losses = int64(t.Losses)
+	m.Undelivered = int64(t.Undelivered)
 	m.Throttles = int64(t.Throttles)
 	m.Snoozes = int64(t.Snoozes)
 	m.Suspect = t.Suspect

@@ -70,6 +70,7 @@ type Task struct {
 	State       task.State // Scheduled, Queued or Retrying in a hot row (Running is known in memory only); terminal in history
 	Attempt     int        // spent attempts + 1; of a finished task, the attempt that ended it
 	Losses      int
+	Undelivered int // pushes that were never confirmed because their executor never came back
 	Throttles   int
 	Snoozes     int
 	Suspect     bool       // lost twice: runs alone on its executor

@@ -24,7 +24,8 @@ const (
 	DefaultMaxAttempts   = 4
 	DefaultOrphanTimeout = 30 * time.Second
 	DefaultCancelGrace   = 30 * time.Second
-	MaxLosses            = 3 // the third loss, suffered alone on its executor, ends a task
+	MaxLosses            = 3  // the third loss, suffered alone on its executor, ends a task
+	MaxUndelivered       = 10 // so does this many pushes to executors that never came back to confirm or deny them
 )
 
 // WithDefaults returns p with every zero field replaced by its default.

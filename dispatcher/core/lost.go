@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/headrace/headrace/internal/mutant"
@@ -47,6 +48,29 @@ func (c *Core) giveUp(it *item) {
 	case undelivered:
 		c.lossRow(it, t, false)
 	default:
+		c.requeueRow(it, t)
+	}
+}
+
+// undelivered gives up a push whose executor never came back to confirm or deny it. Once that is nothing: the
+// executor died, or was cut off, at that moment. A task that kills its executor before the confirmation
+// is out looks the same, and is no loss (R17); so these are counted apart, the task runs alone from the second
+// on, and the tenth ends it (P5).
+func (c *Core) undelivered(it *item) {
+	t := it.edit()
+	c.endRow(it, t, task.ClassNone, "")
+	c.endTry(it)
+	t.Undelivered++
+	switch {
+	case t.Cancel != nil:
+		c.finishCancelled(it, t)
+	case t.Undelivered >= task.MaxUndelivered:
+		t.ErrClass = task.ExecutorLost
+		t.ErrMessage = fmt.Sprintf("%d executors went away before they confirmed the start", t.Undelivered)
+		t.Fingerprint = fingerprint(t.ErrClass, t.ErrMessage)
+		c.finish(it, t, task.Failed)
+	default:
+		t.Suspect = t.Suspect || t.Undelivered > 1
 		c.requeueRow(it, t)
 	}
 }
@@ -162,7 +186,7 @@ func (c *Core) flightAlarm(it *item) {
 			return
 		case !c.lostAt(it).After(c.now) && !mutant.On("recorded-waits-for-ever"):
 			if y.ackedAt.IsZero() {
-				c.giveUp(it)
+				c.undelivered(it)
 			} else {
 				c.loss(it, "the executor was out of reach for longer than the orphan timeout")
 			}

@@ -130,7 +130,9 @@ func (c *Core) endRow(it *item, t *store.Task, class task.Class, message string)
 	}
 	if class != task.ClassNone {
 		e.Message = task.CutError(message)
-		t.ErrClass, t.ErrMessage, t.Fingerprint = class, e.Message, fingerprint(class, e.Message)
+		if class != task.Drained && class != task.Snoozed { // no failures
+			t.ErrClass, t.ErrMessage, t.Fingerprint = class, e.Message, fingerprint(class, e.Message)
+		}
 	}
 	for _, l := range y.logs {
 		e.LogLines = append(e.LogLines, LogText(l))

@@ -156,7 +156,7 @@ func (s *script) rowText(t *store.Task) string {
 	for _, n := range []struct {
 		name string
 		n    int
-	}{{"losses", t.Losses}, {"throttles", t.Throttles}, {"snoozes", t.Snoozes}} {
+	}{{"losses", t.Losses}, {"undelivered", t.Undelivered}, {"throttles", t.Throttles}, {"snoozes", t.Snoozes}} {
 		if n.n > 0 {
 			text += fmt.Sprintf(" %s %d", n.name, n.n)
 		}

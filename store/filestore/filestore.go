@@ -21,7 +21,7 @@ type Config struct {
 	Dir    string      // made if it is not there; nothing else may write in it
 	Logger *zap.Logger // nil: nothing is logged
 	// MinFreeBytes is the free space of the disk below which inserts are refused with store.ErrFull;
-	// outcomes go on to half of it. 0: 128 MiB. Larger stops earlier, smaller risks that the
+	// outcomes go on to half of it. 0: 128 MiB, on a small disk 15 % of it. Larger stops earlier, smaller risks that the
 	// engine can't compact.
 	MinFreeBytes int64
 	// MemTableBytes bounds one table in memory; there are up to 3. 0: 32 MiB. Larger writes less to
@@ -34,9 +34,6 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
-	}
-	if c.MinFreeBytes == 0 {
-		c.MinFreeBytes = 128 << 20
 	}
 	if c.MemTableBytes == 0 {
 		c.MemTableBytes = 32 << 20
@@ -113,6 +110,11 @@ func Open(cfg Config) (_ *Store, err error) {
 	}()
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return nil, err
+	}
+	if cfg.MinFreeBytes == 0 {
+		if cfg.MinFreeBytes, err = defaultMinFree(cfg.Dir); err != nil {
+			return nil, err
+		}
 	}
 	lock, err := lockDir(cfg.Dir)
 	if err != nil {

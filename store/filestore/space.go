@@ -34,6 +34,15 @@ type space struct {
 	ballast bool       // the file is there
 }
 
+// defaultMinFree is 128 MiB, on a small disk 15 % of it.
+func defaultMinFree(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("look at the size of the disk of %s: %w", dir, err)
+	}
+	return min(128<<20, int64(st.Blocks)*int64(st.Bsize)*15/100), nil
+}
+
 func (sp *space) ballastSize() int64 { return sp.min / 8 }
 
 func (sp *space) ballastPath() string { return filepath.Join(sp.dir, "BALLAST") }

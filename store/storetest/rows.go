@@ -40,7 +40,7 @@ func fullTask(id task.ID, r *rand.Rand) *store.Task {
 		Priority: uint8(r.IntN(10)), Band: task.Band(r.IntN(task.Bands)),
 		CreatedAt: at(), DueAt: at(), FirstDueAt: at(), StartTTL: time.Hour, Deadline: at(), MaxAttempts: 9, Timeout: time.Minute,
 		TraceParent: "00-1-2-01", TraceState: "k=v",
-		State: task.Queued, Attempt: 3, Losses: 1, Throttles: 4, Snoozes: 5, Suspect: true,
+		State: task.Queued, Attempt: 3, Losses: 1, Undelivered: 2, Throttles: 4, Snoozes: 5, Suspect: true,
 		LastToken: task.Token{Epoch: 8, Push: 1 << 40}, StartedAt: at(),
 		Record:     &store.Record{Token: task.Token{Epoch: 9, Push: 7}, Executor: "\x00executor-id-xyz", StartedAt: at(), Announced: true},
 		Cancel:     &store.Cancel{At: at(), Reason: "no longer needed"},

@@ -89,7 +89,9 @@ type Task struct {
 	ErrMessage  []byte `protobuf:"bytes,40,opt,name=err_message,json=errMessage,proto3" json:"err_message,omitempty"`
 	Fingerprint uint64 `protobuf:"fixed64,41,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// True if first_due_at is absent, not the same as due_at.
-	NoFirstDue    bool `protobuf:"varint,42,opt,name=no_first_due,json=noFirstDue,proto3" json:"no_first_due,omitempty"`
+	NoFirstDue bool `protobuf:"varint,42,opt,name=no_first_due,json=noFirstDue,proto3" json:"no_first_due,omitempty"`
+	// Pushes that were never confirmed because their executor never came back.
+	Undelivered   int64 `protobuf:"varint,43,opt,name=undelivered,proto3" json:"undelivered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -416,6 +418,13 @@ func (x *Task) GetNoFirstDue() bool {
 		return x.NoFirstDue
 	}
 	return false
+}
+
+func (x *Task) GetUndelivered() int64 {
+	if x != nil {
+		return x.Undelivered
+	}
+	return 0
 }
 
 // Label is one label of a task.
@@ -1070,7 +1079,7 @@ var File_headrace_store_v1_row_proto protoreflect.FileDescriptor
 
 const file_headrace_store_v1_row_proto_rawDesc = "" +
 	"\n" +
-	"\x1bheadrace/store/v1/row.proto\x12\x11headrace.store.v1\"\xa3\n" +
+	"\x1bheadrace/store/v1/row.proto\x12\x11headrace.store.v1\"\xc5\n" +
 	"\n" +
 	"\x04Task\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
@@ -1128,7 +1137,8 @@ const file_headrace_store_v1_row_proto_rawDesc = "" +
 	"errMessage\x12 \n" +
 	"\vfingerprint\x18) \x01(\x06R\vfingerprint\x12 \n" +
 	"\fno_first_due\x18* \x01(\bR\n" +
-	"noFirstDue\"/\n" +
+	"noFirstDue\x12 \n" +
+	"\vundelivered\x18+ \x01(\x03R\vundelivered\"/\n" +
 	"\x05Label\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x8b\x01\n" +

@@ -51,6 +51,13 @@ func (m *Task) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Undelivered != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Undelivered))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xd8
+	}
 	if m.NoFirstDue {
 		i--
 		if m.NoFirstDue {
@@ -1070,6 +1077,9 @@ func (m *Task) SizeVT() (n int) {
 	}
 	if m.NoFirstDue {
 		n += 3
+	}
+	if m.Undelivered != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Undelivered))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2331,6 +2341,25 @@ func (m *Task) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.NoFirstDue = bool(v != 0)
+		case 43:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Undelivered", wireType)
+			}
+			m.Undelivered = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Undelivered |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -4775,6 +4804,25 @@ func (m *Task) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.NoFirstDue = bool(v != 0)
+		case 43:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Undelivered", wireType)
+			}
+			m.Undelivered = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Undelivered |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
