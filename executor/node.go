@@ -33,9 +33,10 @@ const (
 
 // node is one node that we hold a session to.
 type node struct {
-	name   string // for logs
-	key    string // names it among all nodes
-	conn   *conn  // of client; to the same address there is one
+	name   string // for logs; the loop's goroutine only
+	key    string // names it among all nodes; the loop's goroutine only
+	addr   string
+	conn   *conn // of client; to the same address there is one
 	client headracev1.ExecutorServiceClient
 	cancel context.CancelFunc
 	gone   bool // the directory does not name it any more; the loop's goroutine only
@@ -154,17 +155,26 @@ func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
 	}
 	named := make(map[string]bool)
 	for _, d := range nodes {
+		if len(d.Partitions) > 0 {
+			named[d.Id+"\x00"+cmp.Or(d.Address, l.x.cfg.Addr)] = true
+		}
+	}
+	for _, d := range nodes {
 		if len(d.Partitions) == 0 {
 			continue
 		}
-		addr := d.Address
-		if addr == "" {
-			addr = l.x.cfg.Addr
-		}
+		addr := cmp.Or(d.Address, l.x.cfg.Addr)
 		key := d.Id + "\x00" + addr
-		named[key] = true
 		if n := l.nodes[key]; n != nil {
 			n.gone = false
+			continue
+		}
+		// A node that has restarted has another id and the same address: our stream comes back there by
+		// itself. With a second one, the claims of each would be missing from the other's hello.
+		if n := l.predecessor(addr, named); n != nil {
+			delete(l.nodes, n.key)
+			n.key, n.name, n.gone = key, cmp.Or(d.Id, addr), false
+			l.nodes[key] = n
 			continue
 		}
 		conn, err := l.dial(addr)
@@ -173,7 +183,7 @@ func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
 			continue
 		}
 		ctx, cancel := context.WithCancel(l.ctx)
-		n := &node{name: cmp.Or(d.Id, addr), key: key, conn: conn, client: headracev1.NewExecutorServiceClient(conn), cancel: cancel}
+		n := &node{name: cmp.Or(d.Id, addr), key: key, addr: addr, conn: conn, client: headracev1.NewExecutorServiceClient(conn), cancel: cancel}
 		l.nodes[key] = n
 		l.wg.Go(func() { n.run(ctx, l) })
 	}
@@ -183,6 +193,17 @@ func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
 	for key, n := range l.nodes {
 		n.gone = !named[key]
 	}
+}
+
+// predecessor returns the node at addr that the directory does not name any more; nil: there is none.
+func (l *loop) predecessor(addr string, named map[string]bool) *node {
+	var found *node
+	for key, n := range l.nodes {
+		if n.addr == addr && !named[key] && (found == nil || key < found.key) {
+			found = n
+		}
+	}
+	return found
 }
 
 // retire ends sessions that are silent, and those to nodes that own nothing any more once nothing is
@@ -224,7 +245,7 @@ func (n *node) run(ctx context.Context, l *loop) {
 			retry = 0
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			l.x.cfg.Logger.Warn("session ended", "node", n.name, "err", err)
+			l.x.cfg.Logger.Warn("session ended", "addr", n.addr, "err", err)
 		}
 		if !pause(ctx, retry) {
 			return
