@@ -37,13 +37,13 @@ const (
 func (c *Config) Validate() error {
 	switch {
 	case c.DSN == "":
-		return errors.New("DSN is required")
+		return errors.New("field DSN is required")
 	case c.Connections != 0 && (c.Connections < 2 || c.Connections > 1000):
-		return fmt.Errorf("Connections is %d: from 2 to 1000, or 0 for %d", c.Connections, defaultConnections)
+		return fmt.Errorf("field Connections is %d: from 2 to 1000, or 0 for %d", c.Connections, defaultConnections)
 	case c.CommitTimeout < 0:
-		return fmt.Errorf("CommitTimeout is %v: at least 0", c.CommitTimeout)
+		return fmt.Errorf("field CommitTimeout is %v: at least 0", c.CommitTimeout)
 	case c.ReadTimeout < 0:
-		return fmt.Errorf("ReadTimeout is %v: at least 0", c.ReadTimeout)
+		return fmt.Errorf("field ReadTimeout is %v: at least 0", c.ReadTimeout)
 	}
 	return nil
 }

@@ -174,13 +174,26 @@ func TestCommitScansNothing(t *testing.T) {
 		if err != nil || rs[0].Err != nil || len(rs[0].Existing) != 1 {
 			t.Fatal(rs, err)
 		}
-		l.running = l.running[:19]
+		l.running = l.running[:18] // the 19th stays, the 20th was refused
 		l.commit(t, s, l.finish())
 		l.running = nil
+	}
+	// The flows are right, of which most was folded.
+	flows, err := s.Flows(t.Context(), 1)
+	ready, bytes := int64(0), int64(0)
+	for _, f := range flows {
+		ready += f.Ready
+		bytes += f.Bytes
+	}
+	if p, err2 := s.Partitions(t.Context()); err != nil || err2 != nil || ready != 300 || bytes != 300*200 || p[0].Ready != 300 || p[0].Bytes != bytes {
+		t.Errorf("%d ready, %d bytes in %d flows; %+v; %v, %v", ready, bytes, len(flows), p, err, err2)
 	}
 	s.Close()
 	if after := server.Must(t, db, count); after != before {
 		t.Errorf("%s sequential scans, then %s", before, after)
+	}
+	if got := server.Must(t, db, "SELECT count(*) < 260, max(n) > 600, max(folded) > 500 FROM headrace.counts"); got != "t|t|t" {
+		t.Errorf("counts are not folded: %s", got)
 	}
 }
 
