@@ -210,3 +210,51 @@ func getAll(b *testing.B, s *Store, ts []*store.Task) {
 		i++
 	}
 }
+
+// BenchmarkPinned is the cycle while somebody's transaction keeps every dead row in place: the CPU a task of the first
+// fifth and of the last, with a refill of 256 rows and a recovery after each commit of 1,000.
+func BenchmarkPinned(b *testing.B) {
+	server, err := pgtest.New(tuned...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer server.Close()
+	s := open(b, server.DSN(server.Database(b)))
+	if _, err := s.Acquire(b.Context(), 1, 0); err != nil {
+		b.Fatal(err)
+	}
+	l := newLoad(10)
+	l.commit(b, s, l.next(1000))
+	pin, err := s.pool.Begin(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer pin.Rollback(b.Context())
+	if _, err := pin.Exec(b.Context(), "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := pin.Exec(b.Context(), "SELECT count(*) FROM headrace.partitions"); err != nil {
+		b.Fatal(err)
+	}
+	used := func() time.Duration { return time.Duration(cpuTime()) + server.CPU() }
+	fifth := max(b.N/5000, 1) // commits
+	b.ResetTimer()
+	for part := range 5 {
+		before := used()
+		for range fifth {
+			f, k := l.running[0].Flow(), l.running[0].Key()
+			l.commit(b, s, append(l.finish(), l.next(1000)...))
+			if _, _, err := s.Ready(b.Context(), 1, f, k, 256, 1<<20, 1<<16); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := s.Recover(b.Context(), 1); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if us := float64((used() - before).Microseconds()) / float64(fifth*1000); part == 0 {
+			b.ReportMetric(us, "first-us/task")
+		} else if part == 4 {
+			b.ReportMetric(us, "last-us/task")
+		}
+	}
+}

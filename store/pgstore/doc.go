@@ -6,7 +6,8 @@
 //	arrays.go    parameters in binary         keys.go       columns that indexes need
 //	epoch.go     acquiring, epochs            errors.go     what a failure means
 //	reads.go     recovery, refills, look-ups  list.go       lists
-//	history.go   days made ahead and dropped  sql/          every statement, with its index
+//	history.go   days made ahead and dropped  snapshot.go   who keeps dead rows in place
+//	row.go       how a row is stored          sql/          every statement, with its index
 //
 // # A commit
 //

@@ -197,6 +197,35 @@ func TestCommitScansNothing(t *testing.T) {
 	}
 }
 
+// One commit may have more rows than a statement may have parameters (B092), and is all or nothing.
+func TestOneCommitOfManyRows(t *testing.T) {
+	t.Parallel()
+	s := open(t, server.DSN(server.Database(t)))
+	if _, err := s.Acquire(t.Context(), 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	const rows = 66_000
+	l := newLoad(1)
+	l.commit(t, s, l.next(rows))
+	if ps, err := s.Partitions(t.Context()); err != nil || ps[0].Ready != rows || ps[0].Bytes != rows*200 {
+		t.Fatalf("partitions = %+v, %v", ps, err)
+	}
+	first := *l.running[0]
+	missing := first
+	missing.ID = task.NewID(1, rows+1, 1)
+	end := func(old *store.Task) store.Change {
+		done := *old
+		done.State = task.Succeeded
+		return store.Change{Op: store.Finish, Old: old, Task: &done}
+	}
+	if _, err := commitOne(t.Context(), s, 1, 1, end(&first), end(&missing)); code(err) != "XX001" {
+		t.Fatalf("finishing what is not there = %v, want a refusal", err)
+	}
+	if got, err := s.Get(t.Context(), first.ID); err != nil || got.State != task.Queued {
+		t.Errorf("the other one: %+v, %v", got, err)
+	}
+}
+
 // The life of tasks through a pooler in transaction mode that has three connections and knows no
 // prepared statements.
 func TestPooler(t *testing.T) {
@@ -338,6 +367,9 @@ func TestPinnedXminDoesNotSlowRefills(t *testing.T) {
 	}
 	if _, err := pin.Exec(t.Context(), "SELECT count(*) FROM headrace.partitions"); err != nil {
 		t.Fatal(err)
+	}
+	if o, err := s.OldestSnapshot(t.Context()); err != nil || uint32(o.PID) != pin.Conn().PgConn().PID() || o.User != "postgres" || o.State != "idle in transaction" {
+		t.Errorf("oldest snapshot = %+v, %v", o, err)
 	}
 	pages := func(query string, args ...any) int {
 		t.Helper()

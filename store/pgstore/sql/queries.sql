@@ -165,3 +165,10 @@ SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace 
 -- or a sort reads all of a range before the first row comes out.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
+
+-- name: OldestSnapshot
+-- Whose transaction keeps dead rows from being removed. Roles without pg_monitor see no state and time of others.
+SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, ''), coalesce(xact_start, backend_start, to_timestamp(0))
+FROM pg_stat_activity
+WHERE backend_xmin IS NOT NULL AND datname = current_database() AND pid <> pg_backend_pid()
+ORDER BY age(backend_xmin) DESC, xact_start LIMIT 1;
