@@ -77,7 +77,7 @@ func fenced(p *store.Part) error {
 // again says that the server refused a commit, so that nothing was stored, for what may have passed.
 func again(err error) bool {
 	switch code(err) {
-	case codeLockNotAvailable, codeDeadlock, codeNoPartitionForRow:
+	case codeLockNotAvailable, codeDeadlock, codeSerialization, codeNoPartitionForRow:
 		return true
 	}
 	return false
@@ -112,12 +112,12 @@ func (s *Store) send(ctx context.Context, today int32) (*answer, error) {
 	c := &s.writer.columns
 	if c.hID.n > 0 || c.sID.n > 0 {
 		if err := s.ensureDay(ctx, today); err != nil {
-			return nil, err
+			return nil, notSent(fmt.Errorf("make day %d of history: %w", today, err))
 		}
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("connect: %w", classify(err))
+		return nil, notSent(fmt.Errorf("connect: %w", err))
 	}
 	defer conn.Release()
 	r := conn.Conn().PgConn().ExecParams(ctx, commitSQL, c.params(today), c.oids, c.binary, []int16{1}).Read()

@@ -24,6 +24,7 @@ const (
 	codeDiskFull          = "53100"
 	codeTooManyConns      = "53300"
 	codeDeadlock          = "40P01"
+	codeSerialization     = "40001" // where a database's default isolation is not ours
 	codeNoPartitionForRow = "23514"
 	codeUndefinedTable    = "42P01"
 	codeNotInState        = "55000"
@@ -78,4 +79,12 @@ func classifyCommit(err error) error {
 		err = fmt.Errorf("no answer in time: %w", err)
 	}
 	return errors.Join(store.ErrUnknown, err)
+}
+
+// notSent classifies the failure of what comes before a commit is sent: whatever it was, nothing of the batch is stored.
+func notSent(err error) error {
+	if code(err) != "" {
+		return err
+	}
+	return errors.Join(ErrUnavailable, err)
 }
