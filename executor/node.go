@@ -237,12 +237,14 @@ func (n *node) run(ctx context.Context, l *loop) {
 	defer n.cancel()
 	for retry := 0; ctx.Err() == nil; retry++ {
 		began := time.Now()
-		err := n.session(ctx, l)
-		if ctx.Err() != nil {
+		heard, err := n.session(ctx, l)
+		switch {
+		case ctx.Err() != nil:
 			return
-		}
-		if time.Since(began) > backoffMax {
+		case heard && time.Since(began) > time.Second:
 			retry = 0
+		case heard: // it was let in: a node that restarts again and again must not wait long for us
+			retry = min(retry, 3)
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			l.x.cfg.Logger.Warn("session ended", "addr", n.addr, "err", err)
@@ -253,13 +255,13 @@ func (n *node) run(ctx context.Context, l *loop) {
 	}
 }
 
-// session opens one stream and reads it to its end.
-func (n *node) session(ctx context.Context, l *loop) error {
+// session opens one stream and reads it to its end. It reports whether the node said anything.
+func (n *node) session(ctx context.Context, l *loop) (heard bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	st, err := n.client.Session(ctx, grpc.WaitForReady(true))
 	if err != nil {
-		return err
+		return false, err
 	}
 	s := &stream{
 		node: n, stream: st, cancel: cancel,
@@ -280,8 +282,9 @@ func (n *node) session(ctx context.Context, l *loop) error {
 			cancel()
 			<-sender
 			<-closed
-			return err
+			return heard, err
 		}
+		heard = true
 		select {
 		case s.inbox <- struct{}{}:
 		case <-ctx.Done():
