@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace/headrace/internal/pgtest"
 	"github.com/headrace/headrace/store"
@@ -327,6 +330,19 @@ func TestStandbyIsNotThePrimary(t *testing.T) {
 	if err := classifyCommit(err); !errors.Is(err, ErrUnavailable) || errors.Is(err, store.ErrUnknown) {
 		t.Errorf("acquire on a standby = %v, want unavailable", err)
 	}
+	// The same through a store whose connections nobody has looked at.
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	lax := &Store{cfg: s.cfg, pool: pool}
+	if _, err := lax.Epoch(t.Context(), 1); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("epoch from a standby = %v, want unavailable", err)
+	}
+	if _, err := lax.Partitions(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("partitions from a standby = %v, want unavailable", err)
+	}
 	for name, call := range map[string]func() error{
 		"epoch":      func() error { _, err := s.Epoch(t.Context(), 1); return err },
 		"partitions": func() error { _, err := s.Partitions(t.Context()); return err },
@@ -406,5 +422,32 @@ func TestDiskFull(t *testing.T) {
 	sh("mount", "-o", "remount,size=80m", small)
 	if _, err := commitOne(t.Context(), s, 1, 1, l.next(500)...); err != nil {
 		t.Errorf("with room: %v", err)
+	}
+}
+
+// What the server refused is not stored; what it did not answer may be.
+func TestCommitErrors(t *testing.T) {
+	t.Parallel()
+	refusal := func(severity, code string) error {
+		return fmt.Errorf("commit: %w", &pgconn.PgError{Severity: severity, SeverityUnlocalized: severity, Code: code})
+	}
+	for _, tt := range []struct {
+		err                        error
+		unknown, unavailable, full bool
+	}{
+		{err: io.ErrUnexpectedEOF, unknown: true},
+		{err: context.DeadlineExceeded, unknown: true},
+		{err: refusal("FATAL", "57P01"), unknown: true}, // it may have come after the commit
+		{err: refusal("PANIC", "53100"), unknown: true},
+		{err: refusal("ERROR", "57014")},
+		{err: refusal("ERROR", "XX001")},
+		{err: refusal("ERROR", "25006"), unavailable: true},
+		{err: refusal("ERROR", "53100"), full: true},
+		{err: notSent(context.DeadlineExceeded), unavailable: true},
+	} {
+		err := classifyCommit(tt.err)
+		if errors.Is(err, store.ErrUnknown) != tt.unknown || errors.Is(err, ErrUnavailable) != tt.unavailable || errors.Is(err, store.ErrFull) != tt.full {
+			t.Errorf("%v became %v", tt.err, err)
+		}
 	}
 }

@@ -40,7 +40,7 @@ func open(tb testing.TB, dsn string) *Store {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	if f := flag.Lookup("storetest.steps"); f.Value.String() == "0" {
-		if err := f.Value.Set("80"); err != nil { // a step asks some 40 questions over the network
+		if err := f.Value.Set("60"); err != nil { // a step asks some 40 questions over the network
 			t.Fatal(err)
 		}
 	}

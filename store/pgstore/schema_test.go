@@ -109,7 +109,7 @@ func TestQueriesUseTheirIndexes(t *testing.T) {
 		{"ListHot", []any{list, int64(1) << 62, last, int64(100)}, "hot_list", ""},
 		{"ListHistory", []any{list, int64(1) << 62, last, int64(100)}, "list_created_id_idx", ""},
 		{"Request", []any{[]byte("x"), int64(0), int64(1), int64(1), "acme"}, "requests_0_id_at_idx", ""},
-		{"Partitions", []any{int64(1)}, "counts_pkey", ""},
+		{"Partitions", []any{int64(1)}, "counts_pkey", "Sort"},
 	}
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
@@ -209,6 +209,15 @@ func TestOneCommitOfManyRows(t *testing.T) {
 	l.commit(t, s, l.next(rows))
 	if ps, err := s.Partitions(t.Context()); err != nil || ps[0].Ready != rows || ps[0].Bytes != rows*200 {
 		t.Fatalf("partitions = %+v, %v", ps, err)
+	}
+	last := l.running[rows-1]
+	done := *last
+	done.State = task.Succeeded
+	if _, err := commitOne(t.Context(), s, 1, 1, store.Change{Op: store.Finish, Old: last, Task: &done}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Get(t.Context(), last.ID); err != nil || got.State != task.Succeeded {
+		t.Errorf("get of a finished task of a high number: %+v, %v", got, err)
 	}
 	first := *l.running[0]
 	missing := first
