@@ -187,8 +187,8 @@ func TestSaltsEvenOutLoad(t *testing.T) {
 		for i := 1; i <= 2000; i++ {
 			w := 1 / float64(i) / total
 			k := int(min(32, max(4, math.Ceil(w*128))))
-			p := Place(tenantKey(i), salts, ps, k, load)
-			for _, m := range p.Partitions {
+			p := Place(tenantKey(i), salts, ps, k, load, noon)
+			for _, m := range p.Members[:k] {
 				load[m] += w / float64(k)
 			}
 		}
