@@ -28,6 +28,7 @@ import (
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
+	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/store"
 )
 
@@ -48,17 +49,18 @@ type Node struct {
 	httpAddr  net.Addr
 
 	// Set by Run before anything that uses them starts:
-	store   store.Store
-	loop    *loop.Loop
-	member  *member.Member
-	owners  *owners
-	api     *api.Services
-	push    *push.Server
-	grpc    *grpc.Server
-	health  *health.Server
-	http    *http.Server
-	serving atomic.Bool // for the pages
-	grown   bool        // the owners' goroutine only: the catalogue was compared with the configuration
+	store      store.Store
+	loop       *loop.Loop
+	member     *member.Member
+	owners     *owners
+	api        *api.Services
+	placements *placement.Registry
+	push       *push.Server
+	grpc       *grpc.Server
+	health     *health.Server
+	http       *http.Server
+	serving    atomic.Bool // for the pages
+	grown      bool        // the owners' goroutine only: the catalogue was compared with the configuration
 }
 
 // New returns a node that has not started. Its error is Config.Validate's.
@@ -163,8 +165,16 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	n.owners = newOwners(n.loop, n.member, n.store, n.clock.Now, n.cfg.Logger, n.member.Events())
 	n.owners.ready = n.setServing
+	n.placements, err = placement.New(placement.Config{
+		KV: res.registry, Secret: res.secret, Now: n.clock.Now, Logger: n.cfg.Logger,
+		Catalogue: func() []shard.Partition { return n.member.Directory().Partitions },
+	})
+	if err != nil {
+		return err
+	}
 	n.api, err = api.New(api.Config{
-		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
+		Placements: n.placements,
+		NodeID:     string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
 		Databases: []store.Store{n.store}, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
 		Load: n.load, Self: n.self, Logger: n.cfg.Logger,
 	}, n.loop, n.member)
@@ -181,6 +191,7 @@ func (n *Node) build(res *resources) (err error) {
 	n.setHealth(false)
 	n.grpc = grpc.NewServer(append(grpcx.ServerOptions(0, 0), n.api.Interceptors()...)...)
 	headracev1.RegisterTaskServiceServer(n.grpc, &api.Tasks{Services: n.api})
+	headracev1.RegisterPlacementServiceServer(n.grpc, &api.Placements{Services: n.api})
 	headracev1.RegisterClusterServiceServer(n.grpc, &api.ClusterInfo{Services: n.api})
 	headracev1.RegisterExecutorServiceServer(n.grpc, executorService{push: n.push, api: &api.Executors{Services: n.api}})
 	healthpb.RegisterHealthServer(n.grpc, n.health)
@@ -245,7 +256,7 @@ func (n *Node) grow(ctx context.Context, want []shard.Partition) {
 }
 
 // services are what health is asked for by name; "" is the whole node.
-var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService"}
+var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService"}
 
 func (n *Node) setHealth(serves bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING

@@ -13,6 +13,7 @@ import (
 	"github.com/headrace/headrace/dispatcher/core"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
@@ -40,13 +41,14 @@ type Config struct {
 	StartedAt  time.Time
 	Databases  []store.Store // Required. With several, DatabaseOf says which holds a partition
 	DatabaseOf func(partition uint32) int
-	// Secret keys page tokens and shards. It must be the same on all nodes and for ever. Required.
+	// Secret keys page tokens. It must be the same on all nodes and for ever. Required.
 	Secret string
+	// Placements say where tenants' tasks go. Required.
+	Placements *placement.Registry
 
 	Now        func() time.Time // time.Now
 	MaxPayload int              // bytes; task.MaxPayload. Up to task.MaxPayloadConfig
 	MaxWatches int              // open waits of a tenant; task.MaxWatches
-	ShardSize  int              // partitions of a tenant; 4
 	// Load says how near the node is to refusing submits (0 to 1), and how many tries it starts a
 	// second (0: unknown). Nil: nothing is known.
 	Load func() (pressure, rate float64)
@@ -61,7 +63,6 @@ type Services struct {
 	engine  Engine
 	cluster Cluster
 	log     *zap.Logger
-	shards  shards
 
 	draining  chan struct{} // closed by Drain
 	drainOnce sync.Once
@@ -78,8 +79,8 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if len(cfg.Databases) == 0 {
 		return nil, errors.New("new api: no databases")
 	}
-	if cfg.Secret == "" {
-		return nil, errors.New("new api: Secret is required")
+	if cfg.Secret == "" || cfg.Placements == nil {
+		return nil, errors.New("new api: Secret and Placements are required")
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = task.MaxPayload
@@ -93,9 +94,6 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if cfg.MaxWatches == 0 {
 		cfg.MaxWatches = task.MaxWatches
 	}
-	if cfg.ShardSize == 0 {
-		cfg.ShardSize = 4
-	}
 	if cfg.DatabaseOf == nil {
 		cfg.DatabaseOf = func(uint32) int { return 0 }
 	}
@@ -107,7 +105,6 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	}
 	return &Services{
 		cfg: cfg, engine: engine, cluster: cluster, log: cfg.Logger.Named("api"),
-		shards:   shards{secret: cfg.Secret, size: cfg.ShardSize, byTenant: map[string][]uint32{}},
 		draining: make(chan struct{}),
 		waits:    map[string]int{},
 		changed:  make(chan struct{}),
@@ -144,39 +141,6 @@ func (s *Services) admit() error {
 
 func (s *Services) storeOf(id task.ID) store.Store {
 	return s.cfg.Databases[s.cfg.DatabaseOf(id.Partition())]
-}
-
-// shards remembers tenants' shards for one catalogue of partitions.
-type shards struct {
-	secret string
-	size   int
-
-	mu        sync.Mutex // guards following
-	byTenant  map[string][]uint32
-	catalogue *shard.Partition // first entry of the catalogue that byTenant was computed from, and its length
-	count     int
-}
-
-// maxShards bounds the memory of tenants: beyond it they are computed again.
-const maxShards = 100_000
-
-// of returns the tenant's partitions. The caller must not change them.
-func (s *shards) of(tenant string, catalogue []shard.Partition) []uint32 {
-	if len(catalogue) == 0 {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.catalogue != &catalogue[0] || s.count != len(catalogue) || len(s.byTenant) >= maxShards {
-		clear(s.byTenant)
-		s.catalogue, s.count = &catalogue[0], len(catalogue)
-	}
-	members, ok := s.byTenant[tenant]
-	if !ok {
-		members = shard.Choose(shard.Key{Secret: s.secret, Tenant: tenant}, catalogue, s.size)
-		s.byTenant[tenant] = members
-	}
-	return members
 }
 
 // randomID returns 16 random bytes.

@@ -16,6 +16,7 @@ import (
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
+	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
@@ -56,6 +57,9 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, core.ErrNotOwner), errors.Is(err, errWatchEnded), errors.Is(err, errNoPartition):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "not_owner",
 			Message: "the partition has no owner here now; nothing was stored", RetryAfter: 200 * time.Millisecond}, true
+	case errors.Is(err, placement.ErrPending):
+		return grpcx.Info{Code: codes.Unavailable, Reason: "placement_pending",
+			Message: "where the tenant's client ids are kept is not settled yet, which happens once; nothing was stored", RetryAfter: 200 * time.Millisecond}, true
 	case errors.Is(err, core.ErrStoreSlow):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "store_slow",
 			Message: "the database does not keep up; nothing was stored", RetryAfter: time.Second}, true

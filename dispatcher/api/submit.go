@@ -12,7 +12,6 @@ import (
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
-	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
@@ -135,22 +134,23 @@ func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool,
 	if key == "" {
 		key, retry = randomID(), false
 	}
-	a, b, ok := shard.Candidates(key, s.shards.of(tenant, s.cluster.Directory().Partitions))
-	if !ok {
-		return nil, errNoPartition
+	to, err := s.candidates(ctx, tenant, key, rows)
+	if err != nil {
+		return nil, err
 	}
+	a, b := to.a, to.b
 	chosen, ok := s.engine.Pick(a, b, len(rows))
 	if !ok {
 		return nil, core.ErrNotOwner
 	}
-	answer, err := s.try(ctx, tenant, requestID, retry, rows, chosen, a, b)
+	answer, err := s.try(ctx, tenant, requestID, retry, rows, chosen, to)
 	if err == nil && errors.Is(answer.Err, core.ErrNotOwner) && a != b {
 		if chosen == a {
 			chosen = b
 		} else {
 			chosen = a
 		}
-		answer, err = s.try(ctx, tenant, requestID, retry, rows, chosen, a, b)
+		answer, err = s.try(ctx, tenant, requestID, retry, rows, chosen, to)
 	}
 	switch {
 	case err != nil:
@@ -163,10 +163,10 @@ func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool,
 	return answer.Items, nil
 }
 
-func (s *Tasks) try(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task, chosen, a, b uint32) (core.SubmitAnswer, error) {
+func (s *Tasks) try(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task, chosen uint32, to route) (core.SubmitAnswer, error) {
 	sub := &core.Submit{Tenant: tenant, Partition: chosen, RequestID: requestID, Retry: retry, Tasks: rows}
 	if retry {
-		sub.Candidates = []uint32{a, b}
+		sub.Candidates = to.all()
 	}
 	return s.engine.Submit(ctx, sub)
 }

@@ -108,7 +108,12 @@ func (r *Registry) Snapshot() *Snapshot { return r.snapshot.Load() }
 
 // Of returns a tenant's shard, without waiting. One that is not stored yet is computed, and queued to be
 // stored. It has no members while the catalogue has no open partitions.
-func (r *Registry) Of(tenant string) *Shard {
+func (r *Registry) Of(tenant string) *Shard { return r.of(tenant, true) }
+
+// Look is Of for who submits nothing: it causes no write.
+func (r *Registry) Look(tenant string) *Shard { return r.of(tenant, false) }
+
+func (r *Registry) of(tenant string, uses bool) *Shard {
 	catalogue := r.cfg.Catalogue()
 	e := r.snapshot.Load().get(tenant)
 	if e != nil {
@@ -117,8 +122,10 @@ func (r *Registry) Of(tenant string) *Shard {
 		}
 		fit, moved := shard.Fit(r.cfg.Secret, e.p, catalogue, r.cfg.Now())
 		res := resolve(fit, catalogue, true)
-		e.resolved.Store(res)
-		if moved {
+		if uses || !moved {
+			e.resolved.Store(res)
+		}
+		if uses && moved {
 			r.want(tenant, nil)
 		}
 		return &res.shard
@@ -132,7 +139,7 @@ func (r *Registry) Of(tenant string) *Shard {
 	// With the first salt only: every node computes the same.
 	p := shard.Place(shard.Key{Secret: r.cfg.Secret, Tenant: tenant}, salts[:1], catalogue, r.cfg.ShardSize, nil, r.cfg.Now())
 	res := resolve(p, catalogue, false)
-	if len(p.Members) > 0 {
+	if uses && len(p.Members) > 0 {
 		r.want(tenant, res)
 	}
 	return &res.shard
