@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,14 +19,17 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// Engine is the node's loop as the services need it. The methods are described there.
+// Engine is the owners of all partitions, as the services need them: a peer.Router. The methods are
+// described there.
 type Engine interface {
 	Submit(ctx context.Context, s *core.Submit) (core.SubmitAnswer, error)
 	Cancel(ctx context.Context, c core.Cancel) (core.CancelAnswer, error)
 	Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error)
-	Do(ctx context.Context, f func(*core.Core)) error
+	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
+	Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error)
 	Pick(a, b uint32, n int) (partition uint32, ok bool)
 	Partitions() []core.PartitionStat
+	Node(id string) *headracev1.Node
 }
 
 // Cluster is what the services need of the membership.
@@ -40,7 +44,7 @@ type Config struct {
 	Version    string // of the binary, for people
 	StartedAt  time.Time
 	Databases  []store.Store // Required. With several, DatabaseOf says which holds a partition
-	DatabaseOf func(partition uint32) int
+	DatabaseOf func(partition uint32) (index int, ok bool)
 	// Secret keys page tokens. It must be the same on all nodes and for ever. Required.
 	Secret string
 	// Placements say where tenants' tasks go. Required.
@@ -95,7 +99,7 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 		cfg.MaxWatches = task.MaxWatches
 	}
 	if cfg.DatabaseOf == nil {
-		cfg.DatabaseOf = func(uint32) int { return 0 }
+		cfg.DatabaseOf = func(uint32) (int, bool) { return 0, true }
 	}
 	if cfg.Load == nil {
 		cfg.Load = func() (float64, float64) { return 0, 0 }
@@ -139,8 +143,17 @@ func (s *Services) admit() error {
 	}
 }
 
-func (s *Services) storeOf(id task.ID) store.Store {
-	return s.cfg.Databases[s.cfg.DatabaseOf(id.Partition())]
+// get reads a row from the database of its partition. Errors: store.ErrNotFound.
+func (s *Services) get(ctx context.Context, id task.ID) (*store.Task, error) {
+	i, ok := s.cfg.DatabaseOf(id.Partition())
+	if !ok { // a partition that never was, or one of a database that this node does not know
+		return nil, fmt.Errorf("get task %s: %w", id, store.ErrNotFound)
+	}
+	t, err := s.cfg.Databases[i].Get(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("get task %s: %w", id, err)
+	}
+	return t, nil
 }
 
 // randomID returns 16 random bytes.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
 	"github.com/headrace/headrace/shard/placement"
@@ -63,7 +64,7 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, core.ErrStoreSlow):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "store_slow",
 			Message: "the database does not keep up; nothing was stored", RetryAfter: time.Second}, true
-	case errors.Is(err, core.ErrUnknownOutcome):
+	case errors.Is(err, core.ErrUnknownOutcome), errors.Is(err, loop.ErrStopped):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "outcome_unknown",
 			Message: "nobody knows whether it was stored: send the same request again, marked as a retry", RetryAfter: 200 * time.Millisecond}, true
 	case errors.Is(err, errDraining):

@@ -110,18 +110,18 @@ type Node struct {
 	Version    string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	StartTime  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	Partitions []uint32               `protobuf:"varint,6,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
-	// Of the answering node only: sessions, tries in flight, busy share of its loop.
+	// Sessions, tries in flight, busy share of its loop; of other nodes as they told in the last second.
 	Executors     uint32  `protobuf:"varint,7,opt,name=executors,proto3" json:"executors,omitempty"`
 	Running       uint32  `protobuf:"varint,8,opt,name=running,proto3" json:"running,omitempty"`
 	LoopBusyRatio float64 `protobuf:"fixed64,9,opt,name=loop_busy_ratio,json=loopBusyRatio,proto3" json:"loop_busy_ratio,omitempty"`
 	// Computes the assignment.
 	Leader bool `protobuf:"varint,10,opt,name=leader,proto3" json:"leader,omitempty"`
-	// How durable a commit is, as read from the store. Of the answering node only.
+	// How durable a commit is, as read from the store.
 	StoreSettings map[string]string `protobuf:"bytes,11,rep,name=store_settings,json=storeSettings,proto3" json:"store_settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Bytes written to disk since the store was opened, and occupied. Of the answering node only.
+	// Bytes written to disk since the store was opened, and occupied.
 	DiskWrittenBytes  int64 `protobuf:"varint,12,opt,name=disk_written_bytes,json=diskWrittenBytes,proto3" json:"disk_written_bytes,omitempty"`
 	DiskOccupiedBytes int64 `protobuf:"varint,13,opt,name=disk_occupied_bytes,json=diskOccupiedBytes,proto3" json:"disk_occupied_bytes,omitempty"`
-	// CPU time of the process in microseconds. Of the answering node only.
+	// CPU time of the process in microseconds.
 	CpuMicros     int64 `protobuf:"varint,14,opt,name=cpu_micros,json=cpuMicros,proto3" json:"cpu_micros,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -341,7 +341,7 @@ type Partition struct {
 	// Empty: nobody owns it now.
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Epoch  uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// One of opening, open, lost, none.
+	// One of opening, open, owned (by a node that has told nothing of it yet), none.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// Due and not running.
 	Backlog int64 `protobuf:"varint,5,opt,name=backlog,proto3" json:"backlog,omitempty"`
