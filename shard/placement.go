@@ -157,8 +157,8 @@ func (p Placement) next(members []uint32, k int, why Reason, now time.Time) Plac
 // that has the fewest; and what the directory database lacks beyond. Without any in p it is Choose
 // with the directory database's zone first.
 func members(secret string, p Placement, partitions []Partition, k int) []uint32 {
-	home, known := zoneOf(partitions, p.Home)
-	ranked := rank(Key{Secret: secret, Tenant: p.Tenant, Salt: p.Salt}, partitions, home)
+	home, zone := homeOf(partitions, p.Home)
+	ranked := rank(Key{Secret: secret, Tenant: p.Tenant, Salt: p.Salt}, partitions, zone)
 	base := min(p.K, len(p.Members))
 	// What is kept for the directory database is the next best of its zone, whatever the ranking says.
 	slices.SortStableFunc(ranked, func(a, b Partition) int {
@@ -172,31 +172,36 @@ func members(secret string, p Placement, partitions []Partition, k int) []uint32
 		return 1
 	})
 	var out []uint32
-	held := map[string]int{}
-	take := func(q Partition) { out, held[q.Zone] = append(out, q.ID), held[q.Zone]+1 }
+	held, atHome := map[string]int{}, 0 // members by zone, and in the directory database
+	take := func(q Partition) {
+		out, held[q.Zone] = append(out, q.ID), held[q.Zone]+1
+		if q.In() == home {
+			atHome++
+		}
+	}
 	for _, id := range p.Members[:base] {
 		if i := slices.IndexFunc(ranked, func(q Partition) bool { return q.ID == id }); i >= 0 && len(out) < k {
 			take(ranked[i])
 		}
 	}
-	// next is the best that is not taken, of the zone that has the fewest, or of the one named only.
-	next := func(only string, all bool) (best Partition, ok bool) {
+	// next is the best that is not taken, of the zone that has the fewest; of one database only, if it is named.
+	next := func(database string) (best Partition, ok bool) {
 		for _, q := range ranked {
-			if !slices.Contains(out, q.ID) && (all || q.Zone == only) && (!ok || held[q.Zone] < held[best.Zone]) {
+			if !slices.Contains(out, q.ID) && (database == "" || q.In() == database) && (!ok || held[q.Zone] < held[best.Zone]) {
 				best, ok = q, true
 			}
 		}
 		return best, ok
 	}
 	for len(out) < k {
-		q, ok := next("", true)
+		q, ok := next("")
 		if !ok {
 			break
 		}
 		take(q)
 	}
-	for known && held[home] < homeMembers {
-		q, ok := next(home, false)
+	for home != "" && atHome < homeMembers {
+		q, ok := next(home)
 		if !ok {
 			break
 		}
@@ -210,14 +215,14 @@ func members(secret string, p Placement, partitions []Partition, k int) []uint32
 // partitions: an id must not be looked for anywhere else. Empty: it has none left, or the catalogue doesn't
 // know it.
 func (p Placement) AtHome(partitions []Partition, among []uint32) []uint32 {
-	home, ok := zoneOf(partitions, p.Home)
-	if !ok {
+	home, _ := homeOf(partitions, p.Home)
+	if home == "" {
 		return nil
 	}
 	var in, draining []uint32
 	for _, q := range partitions {
 		switch {
-		case q.Zone != home:
+		case q.In() != home:
 		case slices.Contains(among, q.ID):
 			in = append(in, q.ID)
 		case q.State == Draining:
@@ -253,13 +258,14 @@ func open(partitions []Partition, id uint32) bool {
 	return false
 }
 
-func zoneOf(partitions []Partition, id uint32) (string, bool) {
+// homeOf returns the database that holds a partition, and its zone; "" if the catalogue does not have it.
+func homeOf(partitions []Partition, id uint32) (database, zone string) {
 	for i := range partitions {
 		if partitions[i].ID == id {
-			return partitions[i].Zone, true
+			return partitions[i].In(), partitions[i].Zone
 		}
 	}
-	return "", false
+	return "", ""
 }
 
 func sameSet(a, b []uint32) bool {

@@ -70,7 +70,7 @@ func first(p uint32, ok bool) uint32 {
 func spread(ps []Partition, members []uint32) map[string]int {
 	held := map[string]int{}
 	for _, m := range members {
-		z, _ := zoneOf(ps, m)
+		_, z := homeOf(ps, m)
 		held[z]++
 	}
 	return held
@@ -103,7 +103,7 @@ func TestPlacementShape(t *testing.T) {
 					t.Fatalf("%d zones, %s, k=%d: %v, want %v first", zones, tenant, k, fresh.Members, want)
 				}
 				held := spread(ps, p.Members)
-				home, _ := zoneOf(ps, p.Home)
+				_, home := homeOf(ps, p.Home)
 				if held[home] < 2 || len(p.Members) > k+1 || len(slices.Compact(slices.Sorted(slices.Values(p.Members)))) != len(p.Members) {
 					t.Fatalf("%d zones, %s, k=%d: %v, home %s", zones, tenant, k, p.Members, home)
 				}
@@ -160,7 +160,7 @@ func TestDatabaseDrains(t *testing.T) {
 	ps := catalogue(8, 2)
 	for i := range 200 {
 		p := place(fmt.Sprintf("tenant-%d", i), ps, 4)
-		home, _ := zoneOf(ps, p.Home)
+		_, home := homeOf(ps, p.Home)
 		after := slices.Clone(ps)
 		for j := range after {
 			if after[j].Zone == home {
@@ -228,10 +228,35 @@ func TestZonesComeAndGo(t *testing.T) {
 	}
 }
 
+// Several databases in one zone: ids are unique in one database, so only its partitions take them.
+func TestDatabasesInOneZone(t *testing.T) {
+	var ps []Partition
+	for i := range 24 {
+		ps = append(ps, Partition{ID: uint32(i), Zone: fmt.Sprint("z", i%2), Database: fmt.Sprint("db", i%6)})
+	}
+	for i := range 300 {
+		p := place(fmt.Sprintf("tenant-%d", i), ps, 4)
+		home := ps[p.Home].In()
+		at := p.AtHome(ps, p.Members)
+		if len(at) < 2 || len(p.Members) > 5 {
+			t.Fatalf("%v, of which %v are in %s", p.Members, at, home)
+		}
+		for _, m := range at {
+			if ps[m].In() != home {
+				t.Fatalf("%v, of which %v would be in %s", p.Members, at, home)
+			}
+		}
+		q, err := Move("s", p, ps, []uint32{(p.Home + 2) % 24, (p.Home + 4) % 24}, noon)
+		if err != nil || len(q.Members) != 4 || len(q.AtHome(ps, q.Members)) != 2 {
+			t.Fatalf("moved within the zone: %v, %v", q.Members, err)
+		}
+	}
+}
+
 func TestMoveByHand(t *testing.T) {
 	ps := catalogue(16, 4)
 	p := place("acme", ps, 4)
-	home, _ := zoneOf(ps, p.Home)
+	_, home := homeOf(ps, p.Home)
 	to := []uint32{}
 	for _, q := range ps {
 		if q.Zone != home && len(to) < 3 {

@@ -109,7 +109,7 @@ func (s *Placements) ExplainPlacement(_ context.Context, req *headracev1.Explain
 		member := &headracev1.PlacementMember{Partition: m, NodeId: string(d.Owners[m]), Tenants: on[m], Why: why(mine, i, res.Placement.DirectoryDatabase)}
 		for _, p := range d.Partitions {
 			if p.ID == m {
-				member.Database, member.State = p.Zone, string(cmp.Or(p.State, shard.Active))
+				member.Database, member.State = p.In(), string(cmp.Or(p.State, shard.Active))
 			}
 		}
 		res.Members = append(res.Members, member)
@@ -182,7 +182,7 @@ func placementOf(p shard.Placement, catalogue []shard.Partition, stored bool) *h
 	}
 	for _, q := range catalogue {
 		if q.ID == p.Home {
-			m.DirectoryDatabase = q.Zone
+			m.DirectoryDatabase = q.In()
 		}
 	}
 	return m

@@ -27,7 +27,19 @@ func (s *Services) resolve(ctx context.Context, tenant string, ref *headracev1.T
 		if err := task.ClientID("task.client_id", r.ClientId); err != nil {
 			return task.ID{}, err
 		}
-		for _, db := range s.cfg.Databases {
+		// The directory database first: another one that stalls is not asked then. The others are, in case the
+		// placement was lost with a registry and drawn anew.
+		home := s.homeOf(tenant)
+		if home >= 0 {
+			id, err := s.cfg.Databases[home].ByClientID(ctx, tenant, r.ClientId)
+			if !errors.Is(err, store.ErrNotFound) {
+				return id, err
+			}
+		}
+		for i, db := range s.cfg.Databases {
+			if i == home {
+				continue
+			}
 			id, err := db.ByClientID(ctx, tenant, r.ClientId)
 			if !errors.Is(err, store.ErrNotFound) {
 				return id, err

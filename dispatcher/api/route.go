@@ -51,3 +51,16 @@ func (s *Services) candidates(ctx context.Context, tenant, key string, rows []*s
 
 // all are the partitions that may have what an earlier call stored.
 func (r route) all() []uint32 { return append([]uint32{r.a, r.b}, r.earlier...) }
+
+// homeOf is the index of a tenant's directory database; -1: it is not settled, or this node does not know it.
+func (s *Services) homeOf(tenant string) int {
+	p, ok := s.cfg.Placements.Snapshot().Get(tenant)
+	if !ok {
+		return -1
+	}
+	i, ok := s.cfg.DatabaseOf(p.Home)
+	if !ok {
+		return -1
+	}
+	return i
+}
