@@ -17,6 +17,10 @@ const MaxShard = 24
 // that has as many: with two a task with a client-given id has a choice when one is slow.
 const homeMembers = 2
 
+// RetryHorizon is how long after a change a retry looks where the placements before would have sent it. Nobody
+// repeats a call for longer.
+const RetryHorizon = time.Hour
+
 // Reason says why a placement is as it is.
 type Reason uint8
 
@@ -52,8 +56,8 @@ type Placement struct {
 	// Members are the tenant's partitions, best first. Those from K on are there for client-given ids only
 	// because the first K hold too few of the directory database.
 	Members []uint32
-	// Before are the members of the version before, if they differ: a submit whose answer was lost may be
-	// there.
+	// Before are the members of the versions in the RetryHorizon before this one, as far as they differ, the
+	// newest first: a submit whose answer was lost may be there.
 	Before []uint32
 	// Home is a partition of the tenant's directory database, which holds its client-given ids. It stays
 	// for ever, also when the partition is sealed: a second one would accept an id twice.
@@ -146,7 +150,13 @@ func Move(secret string, p Placement, partitions []Partition, to []uint32, now t
 // next is the version after p.
 func (p Placement) next(members []uint32, k int, why Reason, now time.Time) Placement {
 	if !sameSet(p.Members, members) {
-		p.Before = p.Members
+		before := slices.Clone(p.Members)
+		for _, id := range p.Before {
+			if now.Sub(p.At) < RetryHorizon && len(before) < MaxShard+homeMembers && !slices.Contains(before, id) {
+				before = append(before, id)
+			}
+		}
+		p.Before = before
 	}
 	p.Version++
 	p.Members, p.K, p.Reason, p.At = members, k, why, now.UTC().Truncate(time.Second)

@@ -274,6 +274,21 @@ func TestMoveByHand(t *testing.T) {
 	if err != nil || !slices.Equal(again.Members, q.Members) || !slices.Equal(again.Before, q.Before) {
 		t.Errorf("moving to where it is: %+v, %v", again, err)
 	}
+	for i, d := range []time.Duration{time.Minute, 2 * RetryHorizon} {
+		r, err := Resize("s", q, ps, 1, q.At.Add(d))
+		if err != nil || len(r.Members) != 3 { // the one, which is elsewhere, and two of its directory
+			t.Fatalf("%+v, %v", r, err)
+		}
+		want := slices.Clone(q.Members)
+		for _, m := range p.Members {
+			if i == 0 && !slices.Contains(want, m) {
+				want = append(want, m)
+			}
+		}
+		if !slices.Equal(r.Before, want) {
+			t.Errorf("after %v before is %v, want %v", d, r.Before, want)
+		}
+	}
 	ps[to[0]].State = Draining
 	for _, bad := range [][]uint32{nil, {1, 1}, {99}, {to[0]}, make([]uint32, MaxShard+1)} {
 		if _, err := Move("s", p, ps, bad, noon); err == nil {

@@ -11,14 +11,14 @@ import (
 // route is where a submit may go.
 type route struct {
 	a, b uint32 // the two to choose from; the same for each call with the key, while the placement stays
-	// earlier are where a call before this one may have gone, by the placement before: a retry looks there too.
+	// earlier are where a call before this one may have gone by the placements before: a retry looks there too.
 	earlier []uint32
 }
 
 // candidates returns the two of a tenant's partitions that a request may go to. One with client-given ids
 // goes to the tenant's directory database, where they are unique, and that is settled with its first one
 // (placement.Registry.Stored). Errors: errNoPartition, placement.ErrPending.
-func (s *Services) candidates(ctx context.Context, tenant, key string, rows []*store.Task) (route, error) {
+func (s *Services) candidates(ctx context.Context, tenant, key string, retry bool, rows []*store.Task) (route, error) {
 	to := s.cfg.Placements.Of(tenant)
 	members, before := to.Members, to.Before
 	for _, t := range rows {
@@ -39,9 +39,9 @@ func (s *Services) candidates(ctx context.Context, tenant, key string, rows []*s
 		return route{}, errNoPartition
 	}
 	r := route{a: a, b: b}
-	if c, d, ok := shard.Candidates(key, before); ok {
-		for _, p := range []uint32{c, d} {
-			if p != a && p != b && (len(r.earlier) == 0 || r.earlier[0] != p) {
+	if retry && s.cfg.Now().Sub(to.At) < shard.RetryHorizon {
+		for _, p := range before {
+			if p != a && p != b {
 				r.earlier = append(r.earlier, p)
 			}
 		}

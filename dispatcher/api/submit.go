@@ -135,7 +135,7 @@ func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool,
 	if key == "" {
 		key, retry = randomID(), false
 	}
-	to, err := s.candidates(ctx, tenant, key, rows)
+	to, err := s.candidates(ctx, tenant, key, retry, rows)
 	if err != nil {
 		return nil, err
 	}
