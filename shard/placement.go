@@ -17,9 +17,9 @@ const MaxShard = 24
 // that has as many: with two a task with a client-given id has a choice when one is slow.
 const homeMembers = 2
 
-// RetryHorizon is how long after a change a retry looks where the placements before would have sent it. Nobody
-// repeats a call for longer.
-const RetryHorizon = time.Hour
+// RetryHorizon is how long after a change a retry looks where the placements before would have sent it: as long
+// as a store remembers what a submit made (docs/adr/0014).
+const RetryHorizon = 10 * time.Minute
 
 // Reason says why a placement is as it is.
 type Reason uint8

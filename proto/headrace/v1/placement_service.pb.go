@@ -91,7 +91,7 @@ type Placement struct {
 	K uint32 `protobuf:"varint,4,opt,name=k,proto3" json:"k,omitempty"`
 	// Where new tasks go, best first.
 	Partitions []uint32 `protobuf:"varint,5,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
-	// Those of the versions in the hour before, where they differ, the newest first.
+	// Those of the versions in the ten minutes before, where they differ, the newest first.
 	PartitionsBefore []uint32 `protobuf:"varint,6,rep,packed,name=partitions_before,json=partitionsBefore,proto3" json:"partitions_before,omitempty"`
 	// The database that holds the tenant's client ids, for ever. Empty: the catalogue does not know it.
 	DirectoryDatabase string                 `protobuf:"bytes,7,opt,name=directory_database,json=directoryDatabase,proto3" json:"directory_database,omitempty"`
