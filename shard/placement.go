@@ -103,9 +103,11 @@ func Place(key Key, salts []uint32, partitions []Partition, k int, load map[uint
 }
 
 // Fit returns the placement for a catalogue: members that take no new tasks are replaced by the next best.
-// It is p itself, and false, when nothing has to change.
+// It is p itself, and false, when nothing has to change. A member that the catalogue does not have stays: the
+// catalogue is older than the placement.
 func Fit(secret string, p Placement, partitions []Partition, now time.Time) (Placement, bool) {
-	if !slices.ContainsFunc(p.Members, func(id uint32) bool { return !open(partitions, id) }) {
+	closed := func(id uint32) bool { return !open(partitions, id) && known(partitions, id) }
+	if !slices.ContainsFunc(p.Members, closed) {
 		return p, false
 	}
 	m := members(secret, p, partitions, p.K)
@@ -121,11 +123,10 @@ func Resize(secret string, p Placement, partitions []Partition, k int, now time.
 	if k < 1 || k > MaxShard {
 		return p, &task.FieldError{Field: "k", Value: fmt.Sprint(k), Want: fmt.Sprintf("1 to %d", MaxShard)}
 	}
-	m := members(secret, p, partitions, k)
-	if len(m) == 0 {
+	if !slices.ContainsFunc(partitions, Partition.Open) {
 		return p, &task.FieldError{Field: "k", Value: fmt.Sprint(k), Want: "a cluster with an active partition"}
 	}
-	return p.next(m, k, Resized, now), nil
+	return p.next(members(secret, p, partitions, k), k, Resized, now), nil
 }
 
 // Move returns the placement with the members to, to which partitions of the directory database are added
@@ -190,8 +191,13 @@ func members(secret string, p Placement, partitions []Partition, k int) []uint32
 		}
 	}
 	for _, id := range p.Members[:base] {
-		if i := slices.IndexFunc(ranked, func(q Partition) bool { return q.ID == id }); i >= 0 && len(out) < k {
+		i := slices.IndexFunc(ranked, func(q Partition) bool { return q.ID == id })
+		switch {
+		case len(out) == k:
+		case i >= 0:
 			take(ranked[i])
+		case !known(partitions, id):
+			out = append(out, id)
 		}
 	}
 	// next is the best that is not taken, of the zone that has the fewest; of one database only, if it is named.
@@ -266,6 +272,10 @@ func open(partitions []Partition, id uint32) bool {
 		}
 	}
 	return false
+}
+
+func known(partitions []Partition, id uint32) bool {
+	return slices.ContainsFunc(partitions, func(p Partition) bool { return p.ID == id })
 }
 
 // homeOf returns the database that holds a partition, and its zone; "" if the catalogue does not have it.

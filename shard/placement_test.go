@@ -253,6 +253,26 @@ func TestDatabasesInOneZone(t *testing.T) {
 	}
 }
 
+// A node that hears of a move before it hears of the new partitions changes nothing, and keeps them when it
+// replaces another one.
+func TestCatalogueIsLate(t *testing.T) {
+	late := catalogue(8, 2)
+	ps := append(slices.Clone(late), Partition{ID: 8, Zone: "z0"}, Partition{ID: 9, Zone: "z1"})
+	p, err := Move("s", place("acme", late, 4), ps, []uint32{8, 9, 1, 2}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, known := range [][]Partition{nil, late} {
+		if q, moved := Fit("s", p, known, noon); moved {
+			t.Errorf("%v became %v for who knows %d partitions", p.Members, q.Members, len(known))
+		}
+	}
+	late[1].State = Draining
+	if q, moved := Fit("s", p, late, noon); !moved || changed(p.Members, q.Members) > 2 || !slices.Equal(q.Members[:3], []uint32{8, 9, 2}) {
+		t.Errorf("%v became %v", p.Members, q.Members)
+	}
+}
+
 func TestMoveByHand(t *testing.T) {
 	ps := catalogue(16, 4)
 	p := place("acme", ps, 4)

@@ -26,7 +26,8 @@ var ErrPending = errors.New("the tenant's placement is not stored yet")
 
 // Bounds.
 const (
-	maxTenants = 200_000 // stored and queued: 64 MB of a registry hold twice as many
+	maxTenants = 200_000 // stored: 64 MB of a registry hold twice as many
+	maxQueued  = 20_000  // to be stored: beyond, they are computed each time
 	storedWait = 2 * time.Second
 )
 
@@ -187,7 +188,7 @@ func same(a, b []shard.Partition) bool {
 func (r *Registry) want(tenant string, computed *resolved) {
 	r.mu.Lock()
 	if _, queued := r.wanted[tenant]; !queued {
-		if len(r.queue) >= maxTenants {
+		if len(r.queue) >= maxQueued {
 			r.mu.Unlock()
 			return
 		}
