@@ -52,7 +52,7 @@ func (s *ClusterInfo) ListPartitions(context.Context, *headracev1.ListPartitions
 	stats := s.engine.Partitions()
 	res := &headracev1.ListPartitionsResponse{}
 	for _, p := range d.Partitions {
-		m := &headracev1.Partition{Id: p.ID, NodeId: string(d.Owners[p.ID]), State: partitionNone}
+		m := &headracev1.Partition{Id: p.ID, NodeId: string(d.Owners[p.ID]), State: partitionNone, Database: p.In(), Intake: intakeOf(p)}
 		switch {
 		case m.NodeId == s.cfg.NodeID && m.NodeId != "":
 			m.State = partitionOpening

@@ -36,6 +36,8 @@ type Engine interface {
 type Cluster interface {
 	// Directory is never changed after it was published.
 	Directory() *shard.Directory
+	// SetPartitions replaces entries of the catalogue. Errors: member.ErrConflict.
+	SetPartitions(ctx context.Context, ps ...shard.Partition) error
 }
 
 // Config says what the services serve. The zero value of a field is its documented default.

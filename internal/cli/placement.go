@@ -266,7 +266,7 @@ added if there are fewer than two among those named.`,
 			req := &headracev1.MovePlacementRequest{Tenant: args[0], K: k, Note: note}
 			if c.Flags().Changed("to") {
 				var err error
-				if req.Partitions, err = parsePartitions(to); err != nil {
+				if req.Partitions, err = parsePartitions("--to", to); err != nil {
 					return err
 				}
 			} else if k == 0 {
@@ -281,11 +281,11 @@ added if there are fewer than two among those named.`,
 	return c
 }
 
-func parsePartitions(s string) (list []uint32, err error) {
+func parsePartitions(field, s string) (list []uint32, err error) {
 	for _, f := range strings.Split(s, ",") {
 		n, err := strconv.ParseUint(strings.TrimSpace(f), 10, 32)
 		if err != nil || slices.Contains(list, uint32(n)) {
-			return nil, usagef("--to: %s given, want numbers of partitions with commas, each once", task.Shorten(s))
+			return nil, usagef("%s: %s given, want numbers of partitions, each once", field, task.Shorten(s))
 		}
 		list = append(list, uint32(n))
 	}
