@@ -20,8 +20,8 @@ func newNode(a *app) *cobra.Command {
 	c.AddCommand(&cobra.Command{
 		Use:   "list",
 		Short: "List the live nodes",
-		Long: `List the live nodes. Executors, running, busy, durability, disk and CPU are known of the node that
-answers only.`,
+		Long: `List the live nodes. Executors, running, busy, durability, disk and CPU are as each node told a second or
+two ago.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.nodes(c.Context()) },
 	})

@@ -105,7 +105,7 @@ Use it:  headrace dev                                          in one terminal
 	})
 	a.globalFlags(root)
 	root.AddCommand(
-		newDev(a),
+		newDev(a), newServer(a),
 		newDemo(a),
 		newSubmit(a),
 		newTask(a),
