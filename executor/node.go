@@ -183,7 +183,7 @@ func (l *loop) followOne(client headracev1.ExecutorServiceClient, others bool, c
 
 // clientAt returns a client for an address; nil when the loop ends. The loop's goroutine owns the connections.
 func (l *loop) clientAt(addr string) headracev1.ExecutorServiceClient {
-	got := make(chan *grpc.ClientConn, 1)
+	got := make(chan grpc.ClientConnInterface, 1)
 	l.box.call(func() {
 		conn, err := l.dial(addr)
 		if err != nil { // it was an address once
