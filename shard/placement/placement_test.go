@@ -150,6 +150,7 @@ func TestManyTenantsAtOnce(t *testing.T) {
 			stored(t, ns[i%2], fmt.Sprint("t", i))
 		}
 		took := time.Since(began)
+		synctest.Wait() // for the watches
 		if took > 30*time.Second {
 			t.Errorf("it took %v", took)
 		}
