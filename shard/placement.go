@@ -21,6 +21,10 @@ const homeMembers = 2
 // as a store remembers what a submit made (docs/adr/0014).
 const RetryHorizon = 10 * time.Minute
 
+// firstHorizon is the same for a tenant's first placement: only a call that some node took before it heard of
+// that one, within moments, is anywhere else.
+const firstHorizon = time.Minute
+
 // Reason says why a placement is as it is.
 type Reason uint8
 
@@ -224,6 +228,18 @@ func members(secret string, p Placement, partitions []Partition, k int) []uint32
 		take(q)
 	}
 	return out
+}
+
+// Earlier returns where a call that is repeated now may have gone by the placements before.
+func (p Placement) Earlier(now time.Time) []uint32 {
+	horizon := RetryHorizon
+	if p.Reason == Created {
+		horizon = firstHorizon
+	}
+	if now.Sub(p.At) >= horizon {
+		return nil
+	}
+	return p.Before
 }
 
 // AtHome returns the partitions of a shard that are in the tenant's directory database, where its tasks with

@@ -361,6 +361,18 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// A retry looks back as long as a store remembers; behind a first placement not so long.
+func TestEarlier(t *testing.T) {
+	p := Placement{Reason: Moved, At: noon, Before: []uint32{1}}
+	first := p
+	first.Reason = Created
+	for d, want := range map[time.Duration][2]int{0: {1, 1}, 59 * time.Second: {1, 1}, time.Minute: {1, 0}, RetryHorizon - 1: {1, 0}, RetryHorizon: {0, 0}} {
+		if got := [2]int{len(p.Earlier(noon.Add(d))), len(first.Earlier(noon.Add(d)))}; got != want {
+			t.Errorf("after %v: %v, want %v", d, got, want)
+		}
+	}
+}
+
 // A salt other than the first leaves word of where a node that does not know it sends.
 func TestSaltRemembersTheFirst(t *testing.T) {
 	ps := catalogue(64, 4)

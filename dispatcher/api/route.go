@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/store"
@@ -20,7 +21,7 @@ type route struct {
 // (placement.Registry.Stored). Errors: errNoPartition, placement.ErrPending.
 func (s *Services) candidates(ctx context.Context, tenant, key string, retry bool, rows []*store.Task) (route, error) {
 	to := s.cfg.Placements.Of(tenant)
-	members, before := to.Members, to.Before
+	members, atHome := to.Members, false
 	for _, t := range rows {
 		if t.ClientID == "" {
 			continue
@@ -31,7 +32,7 @@ func (s *Services) candidates(ctx context.Context, tenant, key string, retry boo
 				return route{}, fmt.Errorf("place %s: %w", tenant, err)
 			}
 		}
-		members, before = to.AtHome, to.WereAtHome
+		members, atHome = to.AtHome, true
 		break
 	}
 	a, b, ok := shard.Candidates(key, members)
@@ -39,9 +40,9 @@ func (s *Services) candidates(ctx context.Context, tenant, key string, retry boo
 		return route{}, errNoPartition
 	}
 	r := route{a: a, b: b}
-	if retry && s.cfg.Now().Sub(to.At) < shard.RetryHorizon {
-		for _, p := range before {
-			if p != a && p != b {
+	if retry {
+		for _, p := range to.Earlier(s.cfg.Now()) {
+			if p != a && p != b && (!atHome || slices.Contains(to.WereAtHome, p)) {
 				r.earlier = append(r.earlier, p)
 			}
 		}

@@ -167,6 +167,29 @@ func (l *loop) start(ctx context.Context, wg *sync.WaitGroup) time.Duration {
 // salts are what a new tenant's shard is chosen from.
 var salts = []uint32{0, 1, 2, 3}
 
+// draw is a new tenant's placement. A salt other than the first has to be worth it, a tenth of the mean or a
+// whole tenant: it makes retries look in more places for a while.
+func (l *loop) draw(tenant string, catalogue []shard.Partition, now time.Time) shard.Placement {
+	key := shard.Key{Secret: l.cfg.Secret, Tenant: tenant}
+	plain := shard.Place(key, salts[:1], catalogue, l.cfg.ShardSize, nil, now)
+	best := shard.Place(key, salts, catalogue, l.cfg.ShardSize, l.placed, now)
+	sum := 0.0
+	for _, n := range l.placed {
+		sum += n
+	}
+	if l.hottest(plain)-l.hottest(best) < max(1, sum/float64(max(1, len(l.placed)))/10) {
+		return plain
+	}
+	return best
+}
+
+func (l *loop) hottest(p shard.Placement) (most float64) {
+	for _, m := range p.Members {
+		most = max(most, l.placed[m])
+	}
+	return most
+}
+
 // next makes the next write out of the queue: some new tenants, or one whose member is closed.
 func (l *loop) next() (w write) {
 	snapshot, catalogue, now := l.snapshot.Load(), l.cfg.Catalogue(), l.cfg.Now()
@@ -186,7 +209,7 @@ func (l *loop) next() (w write) {
 		case e != nil:
 			p, moved = shard.Fit(l.cfg.Secret, e.p, catalogue, now)
 		case snapshot.Len()+len(w.tenants) < maxTenants:
-			p = shard.Place(shard.Key{Secret: l.cfg.Secret, Tenant: tenant}, salts, catalogue, l.cfg.ShardSize, l.placed, now)
+			p = l.draw(tenant, catalogue, now)
 		}
 		if moved && len(w.tenants) > 0 {
 			return w // it has a write of its own
