@@ -9,14 +9,13 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/internal/telemetry"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
 
 // errNotOpen is what a database answers that could not be opened yet.
-var errNotOpen = fmt.Errorf("the database is not open yet: %w", core.ErrStoreSlow)
+var errNotOpen = fmt.Errorf("not open yet: %w", store.ErrUnavailable)
 
 // Pauses between two attempts to open a database.
 const (

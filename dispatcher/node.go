@@ -205,6 +205,7 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
+	n.owners.cutOff = n.api.ShedDirectories
 	n.owners.news = func(ctx context.Context) {
 		n.router.Update()
 		n.api.DirectoryChanged()

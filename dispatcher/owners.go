@@ -59,6 +59,7 @@ type owners struct {
 	drain  chan struct{}         // closed by startDrain
 	ready  func(serves bool)     // told when it changes whether everything assigned is served
 	news   func(context.Context) // told after each event of the membership; must not wait
+	cutOff func()                // told when the registry is out of reach; must not wait
 	spare  func() bool           // whether a node that is assigned nothing serves all the same
 	empty  chan struct{}         // closed when a drain has nothing left
 	wg     sync.WaitGroup        // acquisitions and releases
@@ -129,7 +130,7 @@ func newOwners(e engine, k keys, s storeOf, now func() time.Time, log *zap.Logge
 		engine: e, keys: k, store: s, now: now, log: log.Named("owners"), events: events,
 		inbox: inbox{ready: make(chan struct{}, 1)},
 		done:  make(chan acquired), drain: make(chan struct{}), empty: make(chan struct{}),
-		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false },
+		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {},
 		parts: map[uint32]*ownership{},
 	}
 }
@@ -239,6 +240,7 @@ func (o *owners) member(ctx context.Context, e member.Event, draining bool) {
 		}
 	case member.Isolated:
 		o.log.Error("no keep-alive gets through: nothing changes owner until it does")
+		o.cutOff()
 	case member.Reconnected:
 		o.log.Info("keep-alives get through again")
 	}

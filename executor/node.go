@@ -214,7 +214,9 @@ func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
 		if addr == "" {
 			addr = l.x.cfg.Addr
 		}
-		key := d.Id + "\x00" + addr
+		// By address: for a while after a restart two ids have one, and two sessions to one process would each leave
+		// the other's claims out.
+		key := addr
 		named[key] = true
 		if n := l.nodes[key]; n != nil {
 			n.gone = false

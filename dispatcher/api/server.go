@@ -76,6 +76,7 @@ type Services struct {
 	mu      sync.Mutex     // guards following
 	waits   map[string]int // open ones by tenant
 	changed chan struct{}  // closed and replaced when the directory changes
+	shed    chan struct{}  // closed and replaced by ShedDirectories
 
 	inFlight atomic.Int64 // payload bytes of submits that are not answered yet
 }
@@ -114,6 +115,7 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 		draining: make(chan struct{}),
 		waits:    map[string]int{},
 		changed:  make(chan struct{}),
+		shed:     make(chan struct{}),
 	}, nil
 }
 
@@ -129,10 +131,25 @@ func (s *Services) DirectoryChanged() {
 	s.changed = make(chan struct{})
 }
 
+// ShedDirectories ends the directory streams: this node is cut off from the registry, and others may know more.
+// Who finds no other may come back: what is known here is better than nothing.
+func (s *Services) ShedDirectories() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.shed)
+	s.shed = make(chan struct{})
+}
+
 func (s *Services) directoryChange() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
+}
+
+func (s *Services) directoryShed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shed
 }
 
 // admit refuses what comes during a drain.
