@@ -555,3 +555,74 @@ func TestClusterOneDatabaseFails(t *testing.T) {
 		}
 	})
 }
+
+// The registry is away for a minute, for all nodes: submits, pushes and outcomes go on through every node. After
+// it, ownership moves again.
+func TestClusterWithoutRegistry(t *testing.T) {
+	three(t, func(t *testing.T, c *testcluster.Several, a, b, d *testcluster.OneNode) {
+		a.Executor(100, "acme", func(x *executor.Executor) {
+			executor.Handle(x, upper, func(_ context.Context, in string) (string, error) { return in, nil })
+		})
+		nodes := []*testcluster.OneNode{a, b, d}
+		var clients []*client.Client
+		for _, n := range nodes {
+			clients = append(clients, n.Client("acme"))
+		}
+		wait(t, clients[0], submit(t, clients[0], client.Task{Function: "upper", Payload: []byte("before")}))
+		var heal []func()
+		for _, n := range nodes {
+			heal = append(heal, n.CutRegistry())
+		}
+		for i := range 60 {
+			began := time.Now()
+			id := submit(t, clients[i%3], client.Task{Function: "upper", Payload: fmt.Appendf(nil, "%d", i)})
+			if info := wait(t, clients[(i+1)%3], id); info.State != task.Succeeded {
+				t.Errorf("task %d: %v", i, info.State)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("task %d, without a registry, took %v", i, took)
+			}
+			time.Sleep(time.Second) // of the bubble
+		}
+		for _, h := range heal {
+			h()
+		}
+		balanced(t, 2, 8, a, b, d)
+		a.Stop()
+		balanced(t, 4, 8, b, d)
+		wait(t, clients[1], submit(t, clients[1], client.Task{Function: "upper", Payload: []byte("after")}))
+	})
+}
+
+// One node is cut off from the registry: its partitions move, and it serves requests by forwarding them once it
+// is back.
+func TestClusterOneNodeIsCutOff(t *testing.T) {
+	three(t, func(t *testing.T, c *testcluster.Several, a, b, d *testcluster.OneNode) {
+		var r ran
+		a.Executor(100, "acme", func(x *executor.Executor) {
+			executor.Handle(x, upper, func(_ context.Context, in string) (string, error) { r.note(in); return in, nil })
+		})
+		cl := b.Client("acme")
+		heal := a.CutRegistry()
+		cut := time.Now()
+		n := 0
+		for time.Since(cut) < 20*time.Second {
+			id := submit(t, cl, client.Task{Function: "upper", Payload: fmt.Appendf(nil, "%d", n)})
+			if info := wait(t, cl, id); info.State != task.Succeeded {
+				t.Errorf("task %d: %v", n, info.State)
+			}
+			n++
+			time.Sleep(100 * time.Millisecond)
+		}
+		balanced(t, 4, 8, b, d)
+		heal()
+		balanced(t, 2, 8, b, a, d)
+		for i := range n {
+			if got := r.of(fmt.Sprint(i)); got != 1 {
+				t.Errorf("task %d started %d times", i, got)
+			}
+		}
+		ca := a.Client("acme")
+		wait(t, ca, submit(t, ca, client.Task{Function: "upper", Payload: []byte("after")}))
+	})
+}
