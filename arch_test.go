@@ -22,11 +22,11 @@ var layers = [][]string{
 	{"internal/sim", "internal/testcluster", "internal/e2e", "internal/inproc"}, // the tests' harnesses
 	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver"},
 	{"executor/engine", "dispatcher/api"},
-	{"dispatcher/push"},
+	{"dispatcher/push", "dispatcher/peer"},
 	{"dispatcher/loop"},
 	{"dispatcher/core"},
 	{"store/pgstore", "store/filestore", "shard/etcdshard", "shard/shardtest"},
-	{"store/storetest", "shard/memshard"},
+	{"store/storetest", "shard/memshard", "shard/placement"},
 	{"store/memstore", "shard/member"},
 	{"store"},
 	{"shard", "flowcontrol/fairqueue", "fn"},
@@ -39,7 +39,7 @@ var doors = map[string][]string{
 	"github.com/jackc/pgx/v5":       {"store/pgstore"},
 	"go.etcd.io/etcd":               {"shard/etcdshard"},
 	"github.com/cockroachdb/pebble": {"store/filestore"},
-	"google.golang.org/grpc": {"client", "executor", "dispatcher", "dispatcher/api", "dispatcher/push", "internal/grpcx",
+	"google.golang.org/grpc": {"client", "executor", "dispatcher", "dispatcher/api", "dispatcher/push", "dispatcher/peer", "internal/grpcx",
 		"internal/cli", "internal/demo", "internal/loadgen", "internal/clusterclient", "internal/testcluster", "internal/e2e", "proto/headrace/v1"},
 }
 

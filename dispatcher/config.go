@@ -1,10 +1,12 @@
 package dispatcher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,19 +22,30 @@ type Config struct {
 	// if it is not there, and locked. Empty only with Store and Registry.
 	DataDir string
 
-	// Store and Registry replace what DataDir would hold: for clusters and tests. The node closes neither.
-	Store    store.Store
-	Registry member.KV
-	Secret   string // with Store: keys shards and page tokens, the same on all nodes and for ever
+	// Databases and Registry replace what DataDir would hold: for clusters and tests. The node does not close the
+	// registry. Several nodes on one registry are a cluster.
+	Databases []Database
+	Registry  member.KV
+	// Store is short for one database of the name "main", with Partitions. The node does not close it.
+	Store store.Store
+	// Secret, with Registry, keys shards and page tokens: the same on all nodes and for ever. "": it is in the
+	// registry, where the first node puts a random one.
+	Secret string
+	// PeerDialer connects to the other nodes' addresses, for tests; nil: TCP.
+	PeerDialer func(ctx context.Context, addr string) (net.Conn, error)
+	// Roles: "api" takes requests for the whole cluster, "dispatcher" owns partitions; none: both.
+	Roles []string
 
-	Listen    string       // gRPC, host:port on a loopback address; 127.0.0.1:7070. Port 0 picks one
-	Listener  net.Listener // instead of Listen
-	HTTP      string       // health and debug pages, on a loopback address; 127.0.0.1:7071; "off" for none
-	Advertise string       // address that clients and executors reach this node by; "": as they dialled it
-	Name      string       // for people
-	Version   string       // of the binary, for people
+	Listen   string       // gRPC, host:port on a loopback address; 127.0.0.1:7070. Port 0 picks one
+	Listener net.Listener // instead of Listen
+	HTTP     string       // health and debug pages, on a loopback address; 127.0.0.1:7071; "off" for none
+	// Advertise is the address that other nodes, clients and executors reach this node by; "": the one it listens
+	// on, and without a cluster as they dialled it.
+	Advertise string
+	Name      string // for people
+	Version   string // of the binary, for people
 
-	Partitions int           // when there are none yet, and as many at least; 8. 1 to 1024
+	Partitions int           // of DataDir or Store, when there are none yet, and as many at least; 8. 1 to 1024
 	MaxPayload int           // bytes; 1 MiB, at most 16 MiB
 	Drain      time.Duration // how long a stop may take to hand partitions over; 5 s
 	TTL        time.Duration // of the membership lease, whole seconds; 5 s
@@ -41,6 +54,25 @@ type Config struct {
 	MemoryBytes int64
 	Logger      *zap.Logger // nil: silent
 }
+
+// Database is one store that holds some of the partitions: a failure domain. Its failure stalls nothing of another.
+type Database struct {
+	Name       string // the same on all nodes and for ever: the catalogue of partitions names it
+	Zone       string // the failure domain, where several databases share one; Name
+	Partitions int    // when it has fewer; 8. 1 to 1024. They are never taken away
+	// Store is open, and not closed by the node. Open is tried until it works, and what it returns is closed at
+	// the end; the partitions have no owner before. Open must return when its context ends. One of the two.
+	Store store.Store
+	Open  func(context.Context) (store.Store, error)
+}
+
+// The roles of a node.
+const (
+	RoleAPI        = "api"
+	RoleDispatcher = "dispatcher"
+)
+
+func (c Config) has(role string) bool { return len(c.Roles) == 0 || slices.Contains(c.Roles, role) }
 
 func (c Config) withDefaults() Config {
 	if c.Listen == "" {
@@ -67,23 +99,62 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
+	if c.Store != nil {
+		c.Databases, c.Store = append(slices.Clone(c.Databases), Database{Name: mainDatabase, Partitions: c.Partitions, Store: c.Store}), nil
+	}
+	c.Databases = slices.Clone(c.Databases)
+	for i := range c.Databases {
+		db := &c.Databases[i]
+		if db.Zone == "" {
+			db.Zone = db.Name
+		}
+		if db.Partitions == 0 {
+			db.Partitions = 8
+		}
+	}
 	return c
 }
+
+// mainDatabase is the name of the one database of a node with a data directory.
+const mainDatabase = "main"
 
 // Validate names the field that is wrong and what it may be. It resolves host names.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	switch {
-	case c.DataDir == "" && (c.Store == nil || c.Registry == nil || c.Secret == ""):
-		return errors.New("data directory: want one (or Config.Store, Registry and Secret)")
-	case c.DataDir != "" && (c.Store != nil || c.Registry != nil):
-		return errors.New("data directory: want either one, or Config.Store and Registry")
+	case c.DataDir == "" && (len(c.Databases) == 0 || c.Registry == nil):
+		return errors.New("data directory: want one (or Config.Databases and Registry)")
+	case c.DataDir != "" && (len(c.Databases) > 0 || c.Registry != nil):
+		return errors.New("data directory: want either one, or Config.Databases and Registry")
 	case c.Partitions < 1 || c.Partitions > 1024:
 		return &task.FieldError{Field: "Partitions", Value: fmt.Sprint(c.Partitions), Want: "1 to 1024"}
 	case c.MaxPayload < 1 || c.MaxPayload > task.MaxPayloadConfig:
 		return &task.FieldError{Field: "MaxPayload", Value: fmt.Sprint(c.MaxPayload), Want: fmt.Sprintf("1 to %d bytes", task.MaxPayloadConfig)}
 	case c.Drain < 0 || c.Drain > time.Hour:
 		return &task.FieldError{Field: "Drain", Value: c.Drain.String(), Want: "0 to 1h"}
+	}
+	names := map[string]bool{}
+	for _, db := range c.Databases {
+		if err := task.Name("Databases.Name", db.Name); err != nil {
+			return err
+		}
+		if err := task.Name("Databases.Zone", db.Zone); err != nil {
+			return err
+		}
+		switch {
+		case names[db.Name]:
+			return &task.FieldError{Field: "Databases.Name", Value: db.Name, Want: "each name once"}
+		case db.Partitions < 1 || db.Partitions > 1024:
+			return &task.FieldError{Field: "Databases.Partitions", Value: fmt.Sprint(db.Partitions), Want: "1 to 1024"}
+		case (db.Store == nil) == (db.Open == nil):
+			return &task.FieldError{Field: "Databases", Value: db.Name, Want: "either Store or Open"}
+		}
+		names[db.Name] = true
+	}
+	for _, role := range c.Roles {
+		if role != RoleAPI && role != RoleDispatcher {
+			return &task.FieldError{Field: "Roles", Value: role, Want: "api, dispatcher or both"}
+		}
 	}
 	if c.Listener == nil {
 		if err := loopback("Listen", c.Listen); err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,12 +21,14 @@ import (
 	"github.com/headrace/headrace/dispatcher/api"
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/loop"
+	"github.com/headrace/headrace/dispatcher/peer"
 	"github.com/headrace/headrace/dispatcher/push"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
+	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/store"
 )
 
@@ -48,17 +49,24 @@ type Node struct {
 	httpAddr  net.Addr
 
 	// Set by Run before anything that uses them starts:
-	store   store.Store
-	loop    *loop.Loop
-	member  *member.Member
-	owners  *owners
-	api     *api.Services
-	push    *push.Server
-	grpc    *grpc.Server
-	health  *health.Server
-	http    *http.Server
-	serving atomic.Bool // for the pages
-	grown   bool        // the owners' goroutine only: the catalogue was compared with the configuration
+	dbs        *databases
+	loop       *loop.Loop
+	router     *peer.Router
+	peers      *peer.Service
+	member     *member.Member
+	owners     *owners
+	api        *api.Services
+	placements *placement.Registry
+	push       *push.Server
+	grpc       *grpc.Server
+	health     *health.Server
+	http       *http.Server
+	serving    atomic.Bool                       // for the pages
+	growing    atomic.Bool                       // the catalogue is being compared with the configuration
+	grown      atomic.Pointer[[]shard.Partition] // the last one that lacked nothing
+	asking     atomic.Bool                       // facts is being made
+	facts      atomic.Pointer[headracev1.Node]
+	wg         sync.WaitGroup // short-lived helpers
 }
 
 // New returns a node that has not started. Its error is Config.Validate's.
@@ -140,47 +148,79 @@ func (n *Node) listen() (grpcLis, httpLis net.Listener, err error) {
 
 // build makes the parts and ties them together. Nothing starts here.
 func (n *Node) build(res *resources) (err error) {
-	n.store = res.store
+	n.dbs = res.databases
+	n.dbs.directory = func() *shard.Directory { return n.member.Directory() }
+	addr := n.cfg.Advertise
+	if addr == "" && !res.sole && n.cfg.Listener == nil {
+		addr = n.grpcAddr.String()
+	}
 	n.member, err = member.New(member.Config{
-		Node: shard.Node{ID: n.id, Name: n.cfg.Name, Addr: n.cfg.Advertise, StartedAt: n.startedAt, Version: n.cfg.Version, Formats: []uint32{1}},
-		TTL:  n.cfg.TTL, Partitions: res.catalogue, Sole: res.sole, Logger: n.cfg.Logger,
+		Node: shard.Node{ID: n.id, Name: n.cfg.Name, Addr: addr, StartedAt: n.startedAt, Version: n.cfg.Version, Formats: []uint32{1},
+			Passive: !n.cfg.has(RoleDispatcher), Databases: n.dbs.names()},
+		TTL: n.cfg.TTL, Partitions: res.catalogue, Sole: res.sole, Healthy: n.healthy, Logger: n.cfg.Logger,
 	}, res.registry)
 	if err != nil {
 		return err
 	}
+	var dbs []loop.Database
+	for _, db := range n.dbs.list {
+		dbs = append(dbs, loop.Database{Name: db.Name, Store: db.store})
+	}
 	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: window(n.cfg.TTL)}
 	n.loop, err = loop.New(loop.Config{
 		Core:      core.Config{Random: random},
-		Databases: []loop.Database{{Name: "main", Store: n.store}},
+		Databases: dbs,
 		Now:       n.clock.Now,
 		Trust:     trust.get,
-		Lost:      func(p core.LostPartition) { n.owners.lost(p) },
-		Released:  func(p uint32) { n.owners.released(p) },
-		Logger:    n.cfg.Logger,
+		Elsewhere: func(ctx context.Context, partition uint32, tenant, requestID string) (*store.Request, error) {
+			return n.router.Elsewhere(ctx, partition, tenant, requestID)
+		},
+		Lost:     func(p core.LostPartition) { n.owners.lost(p) },
+		Released: func(p uint32) { n.owners.released(p) },
+		Logger:   n.cfg.Logger,
 	})
 	if err != nil {
 		return err
 	}
-	n.owners = newOwners(n.loop, n.member, n.store, n.clock.Now, n.cfg.Logger, n.member.Events())
+	n.router = peer.NewRouter(peer.Config{NodeID: n.id, Directory: n.member.Directory, Dial: n.peerDial(res.sole), Logger: n.cfg.Logger}, n.loop)
+	n.peers = peer.NewService(n.loop, n.told)
+	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.clock.Now, n.cfg.Logger, n.member.Events())
 	n.owners.ready = n.setServing
-	n.api, err = api.New(api.Config{
-		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
-		Databases: []store.Store{n.store}, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
-		Load: n.load, Self: n.self, Logger: n.cfg.Logger,
-	}, n.loop, n.member)
+	if !res.sole {
+		n.owners.spare = n.spare
+	}
+	n.placements, err = placement.New(placement.Config{
+		KV: res.registry, Secret: res.secret, Now: n.clock.Now, Logger: n.cfg.Logger,
+		Catalogue: func() []shard.Partition { return n.member.Directory().Partitions },
+	})
 	if err != nil {
 		return err
 	}
+	n.api, err = api.New(api.Config{
+		Placements: n.placements,
+		NodeID:     string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
+		Databases: n.dbs.stores(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
+		Load: n.load, Self: n.self, Logger: n.cfg.Logger,
+	}, n.router, n.member)
+	if err != nil {
+		return err
+	}
+	n.owners.cutOff = n.api.ShedDirectories
 	n.owners.news = func(ctx context.Context) {
+		n.router.Update()
 		n.api.DirectoryChanged()
-		n.grow(ctx, res.catalogue)
+		n.grow(ctx)
 	}
 	n.push = push.New(push.Config{NodeID: string(n.id), MaxResult: n.cfg.MaxPayload, Logger: n.cfg.Logger}, n.loop)
 
 	n.health = health.NewServer()
 	n.setHealth(false)
 	n.grpc = grpc.NewServer(append(grpcx.ServerOptions(0, 0), n.api.Interceptors()...)...)
-	headracev1.RegisterTaskServiceServer(n.grpc, &api.Tasks{Services: n.api})
+	if n.cfg.has(RoleAPI) {
+		headracev1.RegisterTaskServiceServer(n.grpc, &api.Tasks{Services: n.api})
+	}
+	headracev1.RegisterPeerServiceServer(n.grpc, n.peers)
+	headracev1.RegisterPlacementServiceServer(n.grpc, &api.Placements{Services: n.api})
 	headracev1.RegisterClusterServiceServer(n.grpc, &api.ClusterInfo{Services: n.api})
 	headracev1.RegisterExecutorServiceServer(n.grpc, executorService{push: n.push, api: &api.Executors{Services: n.api}})
 	healthpb.RegisterHealthServer(n.grpc, n.health)
@@ -219,33 +259,8 @@ func (n *Node) setServing(serves bool) {
 	}
 }
 
-// grow adds partitions that the configuration wants and the registry does not have, once it is known. They are
-// never taken away. It is called by the owners' goroutine and must not wait.
-func (n *Node) grow(ctx context.Context, want []shard.Partition) {
-	have := n.member.Directory().Partitions
-	if n.grown || len(have) == 0 {
-		return
-	}
-	n.grown = true
-	missing := slices.DeleteFunc(slices.Clone(want), func(p shard.Partition) bool {
-		return slices.ContainsFunc(have, func(q shard.Partition) bool { return q.ID == p.ID })
-	})
-	if len(missing) == 0 {
-		return
-	}
-	n.owners.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, acquireMax)
-		defer cancel()
-		if err := n.member.SetPartitions(ctx, missing...); err != nil {
-			n.log.Error("add partitions: the next start tries again", telemetry.Err(err))
-			return
-		}
-		n.log.Info("added partitions", zap.Int("partitions", len(missing)))
-	})
-}
-
 // services are what health is asked for by name; "" is the whole node.
-var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService"}
+var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService"}
 
 func (n *Node) setHealth(serves bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING

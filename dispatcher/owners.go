@@ -34,6 +34,9 @@ type engine interface {
 	Release(partition uint32)
 }
 
+// storeOf returns the store that holds a partition, and its index.
+type storeOf func(partition uint32) (store.Store, core.Database, error)
+
 // owners brings the partitions whose keys this node holds into the loop, and out of it.
 //
 //	        key won            acquired: look, raise, look, load (R10)
@@ -46,7 +49,7 @@ type engine interface {
 type owners struct {
 	engine engine
 	keys   keys
-	store  store.Store
+	store  storeOf
 	now    func() time.Time
 	log    *zap.Logger
 
@@ -56,6 +59,8 @@ type owners struct {
 	drain  chan struct{}         // closed by startDrain
 	ready  func(serves bool)     // told when it changes whether everything assigned is served
 	news   func(context.Context) // told after each event of the membership; must not wait
+	cutOff func()                // told when the registry is out of reach; must not wait
+	spare  func() bool           // whether a node that is assigned nothing serves all the same
 	empty  chan struct{}         // closed when a drain has nothing left
 	wg     sync.WaitGroup        // acquisitions and releases
 	parts  map[uint32]*ownership // run's goroutine only
@@ -120,12 +125,12 @@ const (
 	acquireMax = 10 * time.Second
 )
 
-func newOwners(e engine, k keys, s store.Store, now func() time.Time, log *zap.Logger, events <-chan member.Event) *owners {
+func newOwners(e engine, k keys, s storeOf, now func() time.Time, log *zap.Logger, events <-chan member.Event) *owners {
 	return &owners{
 		engine: e, keys: k, store: s, now: now, log: log.Named("owners"), events: events,
 		inbox: inbox{ready: make(chan struct{}, 1)},
 		done:  make(chan acquired), drain: make(chan struct{}), empty: make(chan struct{}),
-		ready: func(bool) {}, news: func(context.Context) {},
+		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {},
 		parts: map[uint32]*ownership{},
 	}
 }
@@ -179,7 +184,7 @@ func (o *owners) run(ctx context.Context) {
 
 // tell reports what others wait for.
 func (o *owners) tell(draining bool) {
-	serves, idle := len(o.parts) > 0, true
+	serves, idle := true, true
 	assigned := 0
 	for _, p := range o.parts {
 		if p.assigned {
@@ -188,7 +193,7 @@ func (o *owners) tell(draining bool) {
 		}
 		idle = idle && !p.owned && p.cancel == nil && !(p.held && p.releasing)
 	}
-	serves = serves && assigned > 0 && !draining
+	serves = serves && (assigned > 0 || o.spare()) && !draining
 	if serves != o.served {
 		o.served = serves
 		o.ready(serves)
@@ -235,6 +240,7 @@ func (o *owners) member(ctx context.Context, e member.Event, draining bool) {
 		}
 	case member.Isolated:
 		o.log.Error("no keep-alive gets through: nothing changes owner until it does")
+		o.cutOff()
 	case member.Reconnected:
 		o.log.Info("keep-alives get through again")
 	}
@@ -350,11 +356,15 @@ func (o *owners) take(ctx context.Context, id uint32) (core.Acquired, error) {
 	if err := look(); err != nil {
 		return core.Acquired{}, fmt.Errorf("look at the key: %w", err)
 	}
-	from, err := o.store.Epoch(ctx, id)
+	db, index, err := o.store(id)
+	if err != nil {
+		return core.Acquired{}, err
+	}
+	from, err := db.Epoch(ctx, id)
 	if err != nil {
 		return core.Acquired{}, fmt.Errorf("read the epoch: %w", err)
 	}
-	epoch, err := o.store.Acquire(ctx, id, from)
+	epoch, err := db.Acquire(ctx, id, from)
 	if err != nil {
 		return core.Acquired{}, fmt.Errorf("raise the epoch: %w", err)
 	}
@@ -362,13 +372,13 @@ func (o *owners) take(ctx context.Context, id uint32) (core.Acquired, error) {
 	if err := look(); err != nil {
 		return core.Acquired{}, fmt.Errorf("look at the key again: %w", err)
 	}
-	recovered, err := o.store.Recover(ctx, id)
+	recovered, err := db.Recover(ctx, id)
 	if err != nil {
 		return core.Acquired{}, fmt.Errorf("recover: %w", err)
 	}
-	flows, err := o.store.Flows(ctx, id)
+	flows, err := db.Flows(ctx, id)
 	if err != nil {
 		return core.Acquired{}, fmt.Errorf("read the flows: %w", err)
 	}
-	return core.Acquired{Epoch: epoch, RaisedAt: raisedAt, Recovered: recovered, Flows: flows}, nil
+	return core.Acquired{Database: index, Epoch: epoch, RaisedAt: raisedAt, Recovered: recovered, Flows: flows}, nil
 }

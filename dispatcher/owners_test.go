@@ -61,8 +61,8 @@ func (l asLoop) Release(p uint32)       { l.did("release %d", p) }
 
 func play(t *testing.T, f func(t *testing.T, s *stage)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{events: make(chan member.Event)}
-		s.owners = newOwners(asLoop{s}, s, memstore.New(), time.Now, zap.NewNop(), s.events)
+		s, mem := &stage{events: make(chan member.Event)}, memstore.New()
+		s.owners = newOwners(asLoop{s}, s, func(uint32) (store.Store, core.Database, error) { return mem, 0, nil }, time.Now, zap.NewNop(), s.events)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.run(ctx) }()

@@ -70,8 +70,8 @@ func (n *Node) self(m *headracev1.Node) {
 	}
 	m.Running = uint32(running)
 	m.LoopBusyRatio = n.loop.Stats().BusyRatio
-	m.StoreSettings = n.store.Settings()
-	m.DiskWrittenBytes, m.DiskOccupiedBytes = n.store.DiskBytes()
+	m.StoreSettings = n.dbs.settings()
+	m.DiskWrittenBytes, m.DiskOccupiedBytes = n.dbs.diskBytes()
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) == nil {
 		m.CpuMicros = (u.Utime.Sec+u.Stime.Sec)*1e6 + u.Utime.Usec + u.Stime.Usec

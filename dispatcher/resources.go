@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -9,9 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
+	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/headrace/headrace/internal/telemetry"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/etcdshard"
 	"github.com/headrace/headrace/shard/member"
@@ -19,15 +23,14 @@ import (
 	"github.com/headrace/headrace/store/filestore"
 )
 
-// resources are what outlives the parts: the store and the registry.
+// resources are what outlives the parts: the databases and the registry.
 type resources struct {
-	store     store.Store
+	databases *databases
 	registry  member.KV
 	secret    string
-	sole      bool // nobody else can be on this registry: we hold the lock of its directory
-	catalogue []shard.Partition
+	sole      bool                // nobody else can be on this registry: we hold the lock of its directory
+	catalogue []shard.Partition   // for a registry that has none; nil: it can't be said yet
 	etcd      *etcdshard.Embedded // nil: the registry is from outside
-	own       bool                // the store is ours to close
 }
 
 // The names in a data directory.
@@ -37,15 +40,15 @@ const (
 	secretFile = "secret"
 )
 
-// open opens the data directory, or takes what the configuration has.
+// open opens the data directory, or what the configuration has.
 func (n *Node) open(ctx context.Context) (_ *resources, err error) {
-	res := &resources{store: n.cfg.Store, registry: n.cfg.Registry, secret: n.cfg.Secret}
+	res := &resources{databases: &databases{log: n.log}, registry: n.cfg.Registry, secret: n.cfg.Secret}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, res.close())
+		}
+	}()
 	if n.cfg.DataDir != "" {
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, res.close())
-			}
-		}()
 		if err := os.MkdirAll(n.cfg.DataDir, 0o700); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
@@ -57,7 +60,9 @@ func (n *Node) open(ctx context.Context) (_ *resources, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("open the store: %w", err)
 		}
-		res.store, res.own, res.sole = file, true, true
+		main := Database{Name: mainDatabase, Zone: mainDatabase, Partitions: n.cfg.Partitions}
+		res.databases.list = append(res.databases.list, &database{Database: main, store: file, own: true})
+		res.sole = true
 		if res.secret, err = secret(filepath.Join(n.cfg.DataDir, secretFile)); err != nil {
 			return nil, err
 		}
@@ -66,32 +71,27 @@ func (n *Node) open(ctx context.Context) (_ *resources, err error) {
 		}
 		res.registry = res.etcd.KV()
 	}
-	if res.catalogue, err = n.catalogue(ctx, res.store); err != nil {
-		return nil, err
+	for _, db := range n.cfg.Databases {
+		one := &database{Database: db, store: db.Store}
+		if db.Store == nil {
+			one.late = newLateStore(db.Name, db.Open, n.log)
+			one.store, one.own = one.late, true
+		}
+		res.databases.list = append(res.databases.list, one)
+	}
+	res.databases.open(ctx)
+	if res.databases.opened() {
+		if res.catalogue, err = res.databases.missing(ctx, nil); err != nil {
+			n.log.Error("the catalogue is written once all databases answer", telemetry.Err(err))
+			res.catalogue = nil
+		}
+	}
+	if res.secret == "" {
+		if res.secret, err = sharedSecret(ctx, res.registry, n.log); err != nil {
+			return nil, err
+		}
 	}
 	return res, nil
-}
-
-// catalogue is what the registry shall know when it knows nothing: the configured number of partitions,
-// and what the store has, should a registry have been lost.
-func (n *Node) catalogue(ctx context.Context, s store.Store) ([]shard.Partition, error) {
-	stored, err := s.Partitions(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list the partitions: %w", err)
-	}
-	var ids []uint32
-	for i := range n.cfg.Partitions {
-		ids = append(ids, uint32(i+1))
-	}
-	for _, p := range stored {
-		ids = append(ids, p.ID)
-	}
-	slices.Sort(ids)
-	var ps []shard.Partition
-	for _, id := range slices.Compact(ids) {
-		ps = append(ps, shard.Partition{ID: id, Zone: "main"})
-	}
-	return ps, nil
 }
 
 // close closes what is ours, the registry first.
@@ -100,10 +100,7 @@ func (r *resources) close() error {
 	if r.etcd != nil {
 		err = r.etcd.Close()
 	}
-	if r.own {
-		err = errors.Join(err, r.store.Close())
-	}
-	return err
+	return errors.Join(err, r.databases.close())
 }
 
 // failed is closed when the embedded etcd has given up; nil, which never is, if there is none.
@@ -116,10 +113,10 @@ func (r *resources) etcdFailed() <-chan struct{} {
 
 // storeFailed is closed when the embedded store can't write any more.
 func (r *resources) storeFailed() <-chan struct{} {
-	if f, ok := r.store.(*filestore.Store); ok && r.own {
-		return f.Failed()
+	if !r.sole {
+		return nil
 	}
-	return nil
+	return r.databases.list[0].store.(*filestore.Store).Failed()
 }
 
 // secret reads the directory's secret, or makes it.
@@ -134,9 +131,7 @@ func secret(path string) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("read the secret: %w", err)
 	}
-	var raw [32]byte
-	rand.Read(raw[:]) // never fails
-	s := hex.EncodeToString(raw[:])
+	s := newSecret()
 	// Written whole or not at all: a crash here must not leave half of it.
 	if err := writeFile(path, s+"\n"); err != nil {
 		return "", fmt.Errorf("write the secret: %w", err)
@@ -166,4 +161,50 @@ func writeFile(path, text string) error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func newSecret() string {
+	var raw [32]byte
+	rand.Read(raw[:]) // never fails
+	return hex.EncodeToString(raw[:])
+}
+
+// secretKey is where a cluster's secret is in the registry, beside the membership.
+const secretKey = "/headrace/v1/secret"
+
+// sharedSecret reads the cluster's secret from the registry; the first node puts one there. It waits for the
+// registry until ctx ends.
+func sharedSecret(ctx context.Context, kv member.KV, log *zap.Logger) (string, error) {
+	look := func() (string, error) {
+		call, cancel := context.WithTimeout(ctx, acquireMax)
+		defer cancel()
+		for range 2 {
+			items, _, err := kv.List(call, secretKey)
+			if err != nil {
+				return "", err
+			}
+			if len(items) > 0 && items[0].Key == secretKey {
+				return string(items[0].Value), nil
+			}
+			if _, _, err := kv.Commit(call, member.Txn{
+				If:   []member.Cond{{Key: secretKey}},
+				Then: []member.Op{{Key: secretKey, Value: []byte(newSecret())}},
+			}); err != nil {
+				return "", err
+			}
+		}
+		return "", errors.New("the secret is gone again")
+	}
+	for {
+		s, err := look()
+		if err == nil && s != "" {
+			return s, nil
+		}
+		log.Warn("the registry does not answer: waiting for it", telemetry.Err(err))
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return "", fmt.Errorf("read the cluster's secret: %w", cmp.Or(err, context.Cause(ctx)))
+		}
+	}
 }

@@ -41,6 +41,17 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	loopEnded, memberEnded, ownersEnded := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	part("loop", func() error { defer close(loopEnded); return n.loop.Run(loopCtx) })
 	wg.Go(func() { defer close(ownersEnded); n.owners.run(ownersCtx) })
+	for _, db := range res.databases.list {
+		if db.late != nil {
+			wg.Go(func() {
+				select {
+				case <-db.late.opened:
+					n.grow(ownersCtx)
+				case <-ownersCtx.Done():
+				}
+			})
+		}
+	}
 	part("membership", func() error {
 		defer close(memberEnded)
 		if err := n.member.Run(memberCtx); memberCtx.Err() == nil {
@@ -48,6 +59,7 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 		}
 		return nil
 	})
+	wg.Go(func() { _ = n.placements.Run(memberCtx) }) // its error is the context's
 	part("gRPC", func() error {
 		if err := n.grpc.Serve(grpcLis); !errors.Is(err, grpc.ErrServerStopped) {
 			return err
@@ -86,13 +98,17 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	// Sessions end with the loop, in answer to which executors look elsewhere; then calls get their grace.
 	stopLoop()
 	<-loopEnded
+	n.peers.Stop()
 	n.stopServers()
+	n.router.Close()
 	stopOwners()
 	<-ownersEnded
 	stopMember()
 	<-memberEnded
 	wg.Wait()
 	n.push.Wait()
+	n.peers.Wait()
+	n.wg.Wait()
 	return err
 }
 

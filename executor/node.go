@@ -119,18 +119,24 @@ func pause(ctx context.Context, n int) bool {
 	}
 }
 
-// follow reads the directory for ever and tells the loop of each change. A server without a directory is
-// one node by itself.
+// follow reads the directory for ever and tells the loop of each change. It asks the configured address first,
+// and when that does not answer, the nodes that the directory has named, one after the other. A server without
+// a directory is one node by itself.
 func (l *loop) follow(client headracev1.ExecutorServiceClient) {
+	addrs, at := []string{l.x.cfg.Addr}, 0
 	for n := 0; ; n++ {
-		stream, err := client.Directory(l.ctx, &headracev1.DirectoryRequest{}, grpc.WaitForReady(true))
-		for err == nil {
-			var d *headracev1.DirectoryResponse
-			if d, err = stream.Recv(); err == nil {
-				n = 0
-				l.box.call(func() { l.directory(d.Nodes) })
+		err := l.followOne(client, len(addrs) > 1, func(nodes []*headracev1.DirectoryNode) {
+			n = 0
+			known := []string{l.x.cfg.Addr}
+			for _, d := range nodes {
+				if d.Address != "" && !slices.Contains(known, d.Address) {
+					known = append(known, d.Address)
+				}
 			}
-		}
+			at = max(slices.Index(known, addrs[at]), 0)
+			addrs = known
+			l.box.call(func() { l.directory(nodes) })
+		})
 		if status.Code(err) == codes.Unimplemented {
 			l.box.call(func() { l.directory([]*headracev1.DirectoryNode{{Partitions: []uint32{0}}}) })
 			return
@@ -139,11 +145,59 @@ func (l *loop) follow(client headracev1.ExecutorServiceClient) {
 			return
 		}
 		if n > 0 {
-			l.x.cfg.Logger.Warn("directory stream ended", "addr", l.x.cfg.Addr, "err", err)
+			l.x.cfg.Logger.Warn("directory stream ended", "addr", addrs[at], "err", err)
 		}
-		if !pause(l.ctx, n) {
+		if !pause(l.ctx, n/len(addrs)) {
 			return
 		}
+		at = (at + 1) % len(addrs)
+		if client = l.clientAt(addrs[at]); client == nil {
+			return
+		}
+	}
+}
+
+// followMax is how long a node may take to send its directory while there are others to ask.
+const followMax = 2 * time.Second
+
+// followOne reads one node's directory until its stream ends.
+func (l *loop) followOne(client headracev1.ExecutorServiceClient, others bool, changed func([]*headracev1.DirectoryNode)) error {
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	if others {
+		late := time.AfterFunc(followMax, cancel)
+		defer late.Stop()
+		next := changed
+		changed = func(nodes []*headracev1.DirectoryNode) {
+			late.Stop()
+			next(nodes)
+		}
+	}
+	stream, err := client.Directory(ctx, &headracev1.DirectoryRequest{}, grpc.WaitForReady(true))
+	for err == nil {
+		var d *headracev1.DirectoryResponse
+		if d, err = stream.Recv(); err == nil {
+			changed(d.Nodes)
+		}
+	}
+	return err
+}
+
+// clientAt returns a client for an address; nil when the loop ends. The loop's goroutine owns the connections.
+func (l *loop) clientAt(addr string) headracev1.ExecutorServiceClient {
+	got := make(chan grpc.ClientConnInterface, 1)
+	l.box.call(func() {
+		conn, err := l.dial(addr)
+		if err != nil { // it was an address once
+			conn = l.conns[l.x.cfg.Addr]
+		}
+		got <- conn
+	})
+	select {
+	case conn := <-got:
+		return headracev1.NewExecutorServiceClient(conn)
+	case <-l.ctx.Done():
+		return nil
 	}
 }
 
@@ -155,26 +209,16 @@ func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
 	}
 	named := make(map[string]bool)
 	for _, d := range nodes {
-		if len(d.Partitions) > 0 {
-			named[d.Id+"\x00"+cmp.Or(d.Address, l.x.cfg.Addr)] = true
-		}
-	}
-	for _, d := range nodes {
 		if len(d.Partitions) == 0 {
 			continue
 		}
+		// By address: a node that has restarted has another id and the same address, and for a while the directory
+		// may name both. With two sessions to one process, the claims of each would be missing from the other's hello.
 		addr := cmp.Or(d.Address, l.x.cfg.Addr)
-		key := d.Id + "\x00" + addr
+		key := addr
+		named[key] = true
 		if n := l.nodes[key]; n != nil {
-			n.gone = false
-			continue
-		}
-		// A node that has restarted has another id and the same address: our stream comes back there by
-		// itself. With a second one, the claims of each would be missing from the other's hello.
-		if n := l.predecessor(addr, named); n != nil {
-			delete(l.nodes, n.key)
-			n.key, n.name, n.gone = key, cmp.Or(d.Id, addr), false
-			l.nodes[key] = n
+			n.name, n.gone = cmp.Or(d.Id, addr), false
 			continue
 		}
 		conn, err := l.dial(addr)
@@ -193,17 +237,6 @@ func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
 	for key, n := range l.nodes {
 		n.gone = !named[key]
 	}
-}
-
-// predecessor returns the node at addr that the directory does not name any more; nil: there is none.
-func (l *loop) predecessor(addr string, named map[string]bool) *node {
-	var found *node
-	for key, n := range l.nodes {
-		if n.addr == addr && !named[key] && (found == nil || key < found.key) {
-			found = n
-		}
-	}
-	return found
 }
 
 // retire ends sessions that are silent, and those to nodes that own nothing any more once nothing is

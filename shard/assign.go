@@ -13,7 +13,7 @@ type Assignment struct {
 }
 
 // Assign gives every partition to one node, changing as little as can be of what was: a partition keeps
-// its node unless the node is gone or draining, or has more than its share. Shares differ by at most
+// its node unless the node is gone, draining or passive, or has more than its share. Shares differ by at most
 // one. It moves only orphans and surplus, so a leaving node moves what it owned and a joining one
 // takes its share, the least that any algorithm could move. The result depends on the arguments only,
 // not on their order; with no node that takes partitions it is empty.
@@ -23,7 +23,7 @@ func Assign(prev map[uint32]NodeID, nodes []Node, partitions []uint32) map[uint3
 	held := map[NodeID][]uint32{}
 	var ids []NodeID
 	for _, n := range nodes {
-		if _, seen := held[n.ID]; !n.Draining && !seen {
+		if _, seen := held[n.ID]; n.Takes() && !seen {
 			ids = append(ids, n.ID)
 			held[n.ID] = nil
 		}

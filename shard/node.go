@@ -15,8 +15,10 @@ type Node struct {
 	Addr      string    `json:"addr"`           // advertised gRPC host:port
 	StartedAt time.Time `json:"started_at"`     // by its own clock; for people
 	Version   string    `json:"version,omitempty"`
-	Formats   []uint32  `json:"formats,omitempty"`  // stored formats that it reads; the leader raises the feature level when all can
-	Draining  bool      `json:"draining,omitempty"` // on its way out: the leader assigns it nothing
+	Formats   []uint32  `json:"formats,omitempty"`   // stored formats that it reads; the leader raises the feature level when all can
+	Draining  bool      `json:"draining,omitempty"`  // on its way out: the leader assigns it nothing
+	Passive   bool      `json:"passive,omitempty"`   // takes requests only: the leader assigns it nothing
+	Databases []string  `json:"databases,omitempty"` // that it knows: partitions of another one are not added before all nodes know it
 }
 
 // PartitionState says whether new tasks may be stored in a partition.
@@ -31,11 +33,24 @@ const (
 
 // Partition is one entry of the partition catalogue.
 type Partition struct {
-	ID     uint32         `json:"id"`
-	Zone   string         `json:"zone"` // its database: the failure domain
-	State  PartitionState `json:"state,omitempty"`
-	Weight float64        `json:"weight,omitempty"` // of its share of tenants; 0 means 1
+	ID   uint32 `json:"id"`
+	Zone string `json:"zone"` // the failure domain: its database, or what several of them share
+	// Database holds it, by the name that all nodes know it by; "": it is named as the zone.
+	Database string         `json:"database,omitempty"`
+	State    PartitionState `json:"state,omitempty"`
+	Weight   float64        `json:"weight,omitempty"` // of its share of tenants; 0 means 1
 }
+
+// In returns the name of the partition's database.
+func (p Partition) In() string {
+	if p.Database == "" {
+		return p.Zone
+	}
+	return p.Database
+}
+
+// Takes reports whether the leader may assign partitions to the node.
+func (n Node) Takes() bool { return !n.Draining && !n.Passive }
 
 // Open reports whether new tasks may be stored in the partition.
 func (p Partition) Open() bool { return p.State == "" || p.State == Active }

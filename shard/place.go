@@ -14,17 +14,20 @@ type Key struct {
 	Salt   uint32 // of the tenant's placement
 }
 
-// Placement is a tenant's shard as it is stored: the outcome, not the recipe.
-type Placement struct {
-	Tenant     string   `json:"tenant"`
-	Version    uint64   `json:"version"` // grows with each change
-	Salt       uint32   `json:"salt"`
-	Partitions []uint32 `json:"partitions"` // best first; new tasks go to these
-}
-
 // Choose returns the tenant's shard: the first k open partitions of its zone-interleaved rendezvous
 // order, best first. If there are fewer than k, all of them.
 func Choose(key Key, partitions []Partition, k int) []uint32 {
+	order := rank(key, partitions, "")
+	shard := make([]uint32, 0, min(max(k, 0), len(order)))
+	for _, p := range order[:cap(shard)] {
+		shard = append(shard, p.ID)
+	}
+	return shard
+}
+
+// rank returns the open partitions in the tenant's order: zones take turns, each with its next best. The zone
+// named home has the first turn; "": the tenant's order has.
+func rank(key Key, partitions []Partition, home string) []Partition {
 	open := make([]Partition, 0, len(partitions))
 	for _, p := range partitions {
 		if p.Open() {
@@ -34,7 +37,12 @@ func Choose(key Key, partitions []Partition, k int) []uint32 {
 	base := newHash.str(key.Secret).str(key.Tenant).num(key.Salt)
 	order := interleave(len(open),
 		func(i int) string { return open[i].Zone },
-		func(zone string) uint64 { return base.str("z").str(zone).sum() },
+		func(zone string) uint64 {
+			if zone == home && home != "" {
+				return math.MaxUint64
+			}
+			return base.str("z").str(zone).sum()
+		},
 		func(i, j int) int {
 			a, b := base.str("p").num(open[i].ID).sum(), base.str("p").num(open[j].ID).sum()
 			if c := cmp.Compare(score(b, open[j].Weight), score(a, open[i].Weight)); c != 0 {
@@ -45,32 +53,11 @@ func Choose(key Key, partitions []Partition, k int) []uint32 {
 			}
 			return cmp.Compare(open[i].ID, open[j].ID)
 		})
-	shard := make([]uint32, 0, min(max(k, 0), len(order)))
-	for _, i := range order[:cap(shard)] {
-		shard = append(shard, open[i].ID)
+	ranked := make([]Partition, len(order))
+	for n, i := range order {
+		ranked[n] = open[i]
 	}
-	return shard
-}
-
-// Place draws a placement: the shard of the salt whose most loaded member is the least loaded; the
-// first such salt wins. Four salts bring the busiest partition from 2.0 to 1.1 times the mean under
-// Zipf load when k follows the load (algorithms.md §1.3). Load is any one measure for all partitions,
-// such as tasks a second; a missing one counts 0. Salts must not be empty.
-func Place(key Key, salts []uint32, partitions []Partition, k int, load map[uint32]float64) Placement {
-	best := Placement{Tenant: key.Tenant, Version: 1}
-	least := math.Inf(1)
-	for i, salt := range salts {
-		key.Salt = salt
-		members := Choose(key, partitions, k)
-		worst := math.Inf(-1)
-		for _, p := range members {
-			worst = max(worst, load[p])
-		}
-		if i == 0 || worst < least {
-			least, best.Salt, best.Partitions = worst, salt, members
-		}
-	}
-	return best
+	return ranked
 }
 
 // Candidates returns the two members of a shard that a request should try, by rendezvous, so that every

@@ -14,6 +14,9 @@ var (
 	ErrNotFound = errors.New("not found")
 	ErrLocked   = errors.New("already open in another process")
 	ErrFull     = errors.New("no space left on the disk") // nothing of the batch was stored; try again later
+	// ErrUnavailable means that the database can't be reached, starts or closes, or takes no writes: nothing was
+	// done; try again later.
+	ErrUnavailable = errors.New("the database is not available")
 	// ErrUnknown means that a commit may or may not have been stored: drop the partition's state and
 	// acquire it again.
 	ErrUnknown = errors.New("commit outcome unknown")

@@ -15,7 +15,7 @@ import (
 const (
 	partitionOpen    = "open"
 	partitionOpening = "opening"
-	partitionOwned   = "owned" // by another node, which knows more
+	partitionOwned   = "owned" // by another node, which has told nothing of it yet
 	partitionNone    = "none"
 )
 
@@ -37,6 +37,9 @@ func (s *ClusterInfo) ListNodes(context.Context, *headracev1.ListNodesRequest) (
 		}
 		if m.Id == s.cfg.NodeID && s.cfg.Self != nil {
 			s.cfg.Self(m)
+		} else if told := s.engine.Node(m.Id); told != nil {
+			m.Executors, m.Running, m.LoopBusyRatio, m.CpuMicros = told.Executors, told.Running, told.LoopBusyRatio, told.CpuMicros
+			m.StoreSettings, m.DiskWrittenBytes, m.DiskOccupiedBytes = told.StoreSettings, told.DiskWrittenBytes, told.DiskOccupiedBytes
 		}
 		res.Nodes = append(res.Nodes, m)
 	}
@@ -49,7 +52,7 @@ func (s *ClusterInfo) ListPartitions(context.Context, *headracev1.ListPartitions
 	stats := s.engine.Partitions()
 	res := &headracev1.ListPartitionsResponse{}
 	for _, p := range d.Partitions {
-		m := &headracev1.Partition{Id: p.ID, NodeId: string(d.Owners[p.ID]), State: partitionNone}
+		m := &headracev1.Partition{Id: p.ID, NodeId: string(d.Owners[p.ID]), State: partitionNone, Database: p.In(), Intake: intakeOf(p)}
 		switch {
 		case m.NodeId == s.cfg.NodeID && m.NodeId != "":
 			m.State = partitionOpening

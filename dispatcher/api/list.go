@@ -99,16 +99,16 @@ func (s *Tasks) listStored(ctx context.Context, f store.Filter, after store.Curs
 				ids = append(ids, t.ID)
 			}
 		}
-		views, err := s.views(ctx, ids)
+		views, err := s.engine.Views(ctx, ids)
 		if err != nil {
-			return nil, last, false, err
+			return nil, last, false, fmt.Errorf("look at the owners: %w", err)
 		}
 		for _, t := range rows {
 			last = store.Cursor{CreatedAt: t.CreatedAt, ID: t.ID}
 			m := describe(t, nil)
 			if !t.State.Terminal() {
-				if live := views[0]; live.task != nil {
-					m = describe(live.task, &live.view)
+				if live := views[0]; live.Task != nil {
+					m = describe(live.Task, &live.View)
 				}
 				views = views[1:]
 			}
@@ -145,27 +145,23 @@ func newestFirst(a, b *store.Task) int {
 	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), b.ID.Compare(a.ID))
 }
 
-// listRunning asks the owner: no store knows what runs.
+// listRunning asks the owners: no store knows what runs.
 func (s *Tasks) listRunning(ctx context.Context, f store.Filter, after store.Cursor, size int) (out []*headracev1.Task, last store.Cursor, more bool, err error) {
-	var ids []task.ID
-	if err = s.engine.Do(ctx, func(c *core.Core) { ids = c.Running(f.Tenant, f.Function, maxRunning) }); err != nil {
-		return nil, last, false, fmt.Errorf("look at the owner: %w", err)
-	}
-	views, err := s.views(ctx, ids)
+	views, err := s.engine.Running(ctx, f.Tenant, f.Function, maxRunning)
 	if err != nil {
-		return nil, last, false, err
+		return nil, last, false, fmt.Errorf("ask the owners what runs: %w", err)
 	}
-	views = slices.DeleteFunc(views, func(l lived) bool {
-		return l.task == nil || !l.view.Running ||
-			!after.ID.IsZero() && newestFirst(l.task, &store.Task{ID: after.ID, CreatedAt: after.CreatedAt}) <= 0
+	views = slices.DeleteFunc(views, func(l core.Live) bool {
+		return l.Task == nil || !l.View.Running ||
+			!after.ID.IsZero() && newestFirst(l.Task, &store.Task{ID: after.ID, CreatedAt: after.CreatedAt}) <= 0
 	})
-	slices.SortFunc(views, func(a, b lived) int { return newestFirst(a.task, b.task) })
+	slices.SortFunc(views, func(a, b core.Live) int { return newestFirst(a.Task, b.Task) })
 	for i, l := range views {
 		if i == size {
 			return out, last, true, nil
 		}
-		last = store.Cursor{CreatedAt: l.task.CreatedAt, ID: l.task.ID}
-		out = append(out, describe(l.task, &l.view))
+		last = store.Cursor{CreatedAt: l.Task.CreatedAt, ID: l.Task.ID}
+		out = append(out, describe(l.Task, &l.View))
 	}
 	return out, last, false, nil
 }

@@ -27,7 +27,19 @@ func (s *Services) resolve(ctx context.Context, tenant string, ref *headracev1.T
 		if err := task.ClientID("task.client_id", r.ClientId); err != nil {
 			return task.ID{}, err
 		}
-		for _, db := range s.cfg.Databases {
+		// The directory database first: another one that stalls is not asked then. The others are, in case the
+		// placement was lost with a registry and drawn anew.
+		home := s.homeOf(tenant)
+		if home >= 0 {
+			id, err := s.cfg.Databases[home].ByClientID(ctx, tenant, r.ClientId)
+			if !errors.Is(err, store.ErrNotFound) {
+				return id, err
+			}
+		}
+		for i, db := range s.cfg.Databases {
+			if i == home {
+				continue
+			}
 			id, err := db.ByClientID(ctx, tenant, r.ClientId)
 			if !errors.Is(err, store.ErrNotFound) {
 				return id, err
@@ -41,9 +53,9 @@ func (s *Services) resolve(ctx context.Context, tenant string, ref *headracev1.T
 // read returns a task with its payload and what the owner knows of it (nil: nothing). A task of another
 // tenant is not found, by the same path as one that never was.
 func (s *Services) read(ctx context.Context, tenant string, id task.ID) (*store.Task, *core.View, error) {
-	t, err := s.storeOf(id).Get(ctx, id)
+	t, err := s.get(ctx, id)
 	if err != nil {
-		return nil, nil, fmt.Errorf("get task %s: %w", id, err)
+		return nil, nil, err
 	}
 	if t.Tenant != tenant {
 		return nil, nil, store.ErrNotFound
@@ -51,52 +63,24 @@ func (s *Services) read(ctx context.Context, tenant string, id task.ID) (*store.
 	if t.State.Terminal() {
 		return t, nil, nil
 	}
-	views, err := s.views(ctx, []task.ID{id})
+	views, err := s.engine.Views(ctx, []task.ID{id})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("look at the owner: %w", err)
 	}
 	live := views[0]
-	if live.task == nil {
+	if live.Task == nil {
 		return t, nil, nil
 	}
 	// The memory's row is what was committed last, maybe later than our read; large fields stay on disk.
-	if live.task.State.Terminal() {
-		if t, err = s.storeOf(id).Get(ctx, id); err != nil {
-			return nil, nil, fmt.Errorf("get task %s: %w", id, err)
+	if live.Task.State.Terminal() {
+		if t, err = s.get(ctx, id); err != nil {
+			return nil, nil, err
 		}
 		return t, nil, nil
 	}
-	merged := *live.task
+	merged := *live.Task
 	merged.Payload = t.Payload
-	return &merged, &live.view, nil
-}
-
-// lived is what the core's memory has of a task; no task: it is not there.
-type lived struct {
-	task *store.Task
-	view core.View
-}
-
-// viewSlice bounds how many tasks one look at the core takes.
-const viewSlice = 256
-
-// views looks up tasks in the core's memory, in slices; each slice is consistent.
-func (s *Services) views(ctx context.Context, ids []task.ID) ([]lived, error) {
-	out := make([]lived, len(ids))
-	for from := 0; from < len(ids); from += viewSlice {
-		part := out[from:min(from+viewSlice, len(ids))]
-		// A caller that gives up leaves part to the look that may still run: out is not used then.
-		if err := s.engine.Do(ctx, func(c *core.Core) {
-			for i := range part {
-				if t, v, ok := c.View(ids[from+i]); ok {
-					part[i] = lived{t, v}
-				}
-			}
-		}); err != nil {
-			return nil, fmt.Errorf("look at the owner: %w", err)
-		}
-	}
-	return out, nil
+	return &merged, &live.View, nil
 }
 
 // Get returns one task, with payload and result.
@@ -148,7 +132,7 @@ func (s *Tasks) Cancel(ctx context.Context, req *headracev1.CancelRequest) (*hea
 	}
 	if errors.Is(err, core.ErrNotOwner) {
 		// An id of a partition that never was has no owner to wait for.
-		if t, known := s.storeOf(id).Get(ctx, id); errors.Is(known, store.ErrNotFound) || known == nil && t.Tenant != req.Tenant {
+		if t, known := s.get(ctx, id); errors.Is(known, store.ErrNotFound) || known == nil && t.Tenant != req.Tenant {
 			err = store.ErrNotFound
 		}
 	}
@@ -157,13 +141,13 @@ func (s *Tasks) Cancel(ctx context.Context, req *headracev1.CancelRequest) (*hea
 	}
 	res := &headracev1.CancelResponse{Outcome: answer.Outcome}
 	if answer.Task != nil && answer.Task.Tenant == req.Tenant {
-		views, err := s.views(ctx, []task.ID{id})
+		views, err := s.engine.Views(ctx, []task.ID{id})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("look at the owner: %w", err)
 		}
 		res.Task = describe(answer.Task, nil)
-		if live := views[0]; live.task != nil && !answer.Task.State.Terminal() {
-			res.Task = describe(live.task, &live.view)
+		if live := views[0]; live.Task != nil && !answer.Task.State.Terminal() {
+			res.Task = describe(live.Task, &live.View)
 		}
 	}
 	return res, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,24 +14,30 @@ import (
 	"github.com/headrace/headrace/dispatcher/core"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
 
-// Engine is the node's loop as the services need it. The methods are described there.
+// Engine is the owners of all partitions, as the services need them: a peer.Router. The methods are
+// described there.
 type Engine interface {
 	Submit(ctx context.Context, s *core.Submit) (core.SubmitAnswer, error)
 	Cancel(ctx context.Context, c core.Cancel) (core.CancelAnswer, error)
 	Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error)
-	Do(ctx context.Context, f func(*core.Core)) error
+	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
+	Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error)
 	Pick(a, b uint32, n int) (partition uint32, ok bool)
 	Partitions() []core.PartitionStat
+	Node(id string) *headracev1.Node
 }
 
 // Cluster is what the services need of the membership.
 type Cluster interface {
 	// Directory is never changed after it was published.
 	Directory() *shard.Directory
+	// SetPartitions replaces entries of the catalogue. Errors: member.ErrConflict.
+	SetPartitions(ctx context.Context, ps ...shard.Partition) error
 }
 
 // Config says what the services serve. The zero value of a field is its documented default.
@@ -39,14 +46,15 @@ type Config struct {
 	Version    string // of the binary, for people
 	StartedAt  time.Time
 	Databases  []store.Store // Required. With several, DatabaseOf says which holds a partition
-	DatabaseOf func(partition uint32) int
-	// Secret keys page tokens and shards. It must be the same on all nodes and for ever. Required.
+	DatabaseOf func(partition uint32) (index int, ok bool)
+	// Secret keys page tokens. It must be the same on all nodes and for ever. Required.
 	Secret string
+	// Placements say where tenants' tasks go. Required.
+	Placements *placement.Registry
 
 	Now        func() time.Time // time.Now
 	MaxPayload int              // bytes; task.MaxPayload. Up to task.MaxPayloadConfig
 	MaxWatches int              // open waits of a tenant; task.MaxWatches
-	ShardSize  int              // partitions of a tenant; 4
 	// Load says how near the node is to refusing submits (0 to 1), and how many tries it starts a
 	// second (0: unknown). Nil: nothing is known.
 	Load func() (pressure, rate float64)
@@ -61,7 +69,6 @@ type Services struct {
 	engine  Engine
 	cluster Cluster
 	log     *zap.Logger
-	shards  shards
 
 	draining  chan struct{} // closed by Drain
 	drainOnce sync.Once
@@ -69,6 +76,7 @@ type Services struct {
 	mu      sync.Mutex     // guards following
 	waits   map[string]int // open ones by tenant
 	changed chan struct{}  // closed and replaced when the directory changes
+	shed    chan struct{}  // closed and replaced by ShedDirectories
 
 	inFlight atomic.Int64 // payload bytes of submits that are not answered yet
 }
@@ -78,8 +86,8 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if len(cfg.Databases) == 0 {
 		return nil, errors.New("new api: no databases")
 	}
-	if cfg.Secret == "" {
-		return nil, errors.New("new api: Secret is required")
+	if cfg.Secret == "" || cfg.Placements == nil {
+		return nil, errors.New("new api: Secret and Placements are required")
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = task.MaxPayload
@@ -93,11 +101,8 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if cfg.MaxWatches == 0 {
 		cfg.MaxWatches = task.MaxWatches
 	}
-	if cfg.ShardSize == 0 {
-		cfg.ShardSize = 4
-	}
 	if cfg.DatabaseOf == nil {
-		cfg.DatabaseOf = func(uint32) int { return 0 }
+		cfg.DatabaseOf = func(uint32) (int, bool) { return 0, true }
 	}
 	if cfg.Load == nil {
 		cfg.Load = func() (float64, float64) { return 0, 0 }
@@ -107,10 +112,10 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	}
 	return &Services{
 		cfg: cfg, engine: engine, cluster: cluster, log: cfg.Logger.Named("api"),
-		shards:   shards{secret: cfg.Secret, size: cfg.ShardSize, byTenant: map[string][]uint32{}},
 		draining: make(chan struct{}),
 		waits:    map[string]int{},
 		changed:  make(chan struct{}),
+		shed:     make(chan struct{}),
 	}, nil
 }
 
@@ -126,10 +131,25 @@ func (s *Services) DirectoryChanged() {
 	s.changed = make(chan struct{})
 }
 
+// ShedDirectories ends the directory streams: this node is cut off from the registry, and others may know more.
+// Who finds no other may come back: what is known here is better than nothing.
+func (s *Services) ShedDirectories() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.shed)
+	s.shed = make(chan struct{})
+}
+
 func (s *Services) directoryChange() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
+}
+
+func (s *Services) directoryShed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shed
 }
 
 // admit refuses what comes during a drain.
@@ -142,41 +162,17 @@ func (s *Services) admit() error {
 	}
 }
 
-func (s *Services) storeOf(id task.ID) store.Store {
-	return s.cfg.Databases[s.cfg.DatabaseOf(id.Partition())]
-}
-
-// shards remembers tenants' shards for one catalogue of partitions.
-type shards struct {
-	secret string
-	size   int
-
-	mu        sync.Mutex // guards following
-	byTenant  map[string][]uint32
-	catalogue *shard.Partition // first entry of the catalogue that byTenant was computed from, and its length
-	count     int
-}
-
-// maxShards bounds the memory of tenants: beyond it they are computed again.
-const maxShards = 100_000
-
-// of returns the tenant's partitions. The caller must not change them.
-func (s *shards) of(tenant string, catalogue []shard.Partition) []uint32 {
-	if len(catalogue) == 0 {
-		return nil
+// get reads a row from the database of its partition. Errors: store.ErrNotFound.
+func (s *Services) get(ctx context.Context, id task.ID) (*store.Task, error) {
+	i, ok := s.cfg.DatabaseOf(id.Partition())
+	if !ok { // a partition that never was, or one of a database that this node does not know
+		return nil, fmt.Errorf("get task %s: %w", id, store.ErrNotFound)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.catalogue != &catalogue[0] || s.count != len(catalogue) || len(s.byTenant) >= maxShards {
-		clear(s.byTenant)
-		s.catalogue, s.count = &catalogue[0], len(catalogue)
+	t, err := s.cfg.Databases[i].Get(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("get task %s: %w", id, err)
 	}
-	members, ok := s.byTenant[tenant]
-	if !ok {
-		members = shard.Choose(shard.Key{Secret: s.secret, Tenant: tenant}, catalogue, s.size)
-		s.byTenant[tenant] = members
-	}
-	return members
+	return t, nil
 }
 
 // randomID returns 16 random bytes.

@@ -14,8 +14,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
+	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
@@ -27,6 +29,7 @@ var (
 	errBusy         = errors.New("too many bytes of submits are under way on this node")
 	errStaleToken   = errors.New("the token is not that of the running try")
 	errWatchEnded   = errors.New("the partition changes its owner")
+	errCutOff       = errors.New("this node is cut off from the registry: another may know more")
 	errNoPartition  = errors.New("the tenant has no partition yet: the node starts up")
 )
 
@@ -47,6 +50,9 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, store.ErrFull):
 		return grpcx.Info{Code: codes.ResourceExhausted, Reason: "disk_full",
 			Message: "the disk is full; nothing was stored", RetryAfter: 5 * time.Second}, true
+	case errors.Is(err, store.ErrUnavailable):
+		return grpcx.Info{Code: codes.Unavailable, Reason: "database_unavailable",
+			Message: "the database is not available; nothing was done", RetryAfter: time.Second}, true
 	case errors.Is(err, errTooManyWaits):
 		return grpcx.Info{Code: codes.ResourceExhausted, Reason: "too_many_waits", Message: err.Error(), RetryAfter: time.Second}, true
 	case errors.Is(err, errBusy):
@@ -56,12 +62,17 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, core.ErrNotOwner), errors.Is(err, errWatchEnded), errors.Is(err, errNoPartition):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "not_owner",
 			Message: "the partition has no owner here now; nothing was stored", RetryAfter: 200 * time.Millisecond}, true
+	case errors.Is(err, placement.ErrPending):
+		return grpcx.Info{Code: codes.Unavailable, Reason: "placement_pending",
+			Message: "where the tenant's client ids are kept is not settled yet, which happens once; nothing was stored", RetryAfter: 200 * time.Millisecond}, true
 	case errors.Is(err, core.ErrStoreSlow):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "store_slow",
 			Message: "the database does not keep up; nothing was stored", RetryAfter: time.Second}, true
-	case errors.Is(err, core.ErrUnknownOutcome):
+	case errors.Is(err, core.ErrUnknownOutcome), errors.Is(err, loop.ErrStopped):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "outcome_unknown",
 			Message: "nobody knows whether it was stored: send the same request again, marked as a retry", RetryAfter: 200 * time.Millisecond}, true
+	case errors.Is(err, errCutOff):
+		return grpcx.Info{Code: codes.Unavailable, Reason: "cut_off", Message: err.Error()}, true
 	case errors.Is(err, errDraining):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "draining", Message: err.Error(), RetryAfter: 100 * time.Millisecond}, true
 	case errors.Is(err, context.DeadlineExceeded):

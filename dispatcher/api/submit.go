@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/peer"
 	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
-	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
@@ -122,7 +122,7 @@ func (s *Tasks) checkSubmit(tenant string, requestID []byte) error {
 }
 
 // store has one of the tenant's partitions store rows, and returns what became of each.
-func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task) ([]core.SubmitItem, error) {
+func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task) (_ []core.SubmitItem, err error) {
 	size := int64(0)
 	for _, t := range rows {
 		size += int64(len(t.Payload))
@@ -135,22 +135,38 @@ func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool,
 	if key == "" {
 		key, retry = randomID(), false
 	}
-	a, b, ok := shard.Candidates(key, s.shards.of(tenant, s.cluster.Directory().Partitions))
-	if !ok {
-		return nil, errNoPartition
+	to, err := s.candidates(ctx, tenant, key, retry, rows)
+	if err != nil {
+		return nil, err
 	}
-	chosen, ok := s.engine.Pick(a, b, len(rows))
-	if !ok {
-		return nil, core.ErrNotOwner
-	}
-	answer, err := s.try(ctx, tenant, requestID, retry, rows, chosen, a, b)
-	if err == nil && errors.Is(answer.Err, core.ErrNotOwner) && a != b {
-		if chosen == a {
-			chosen = b
-		} else {
-			chosen = a
+	a, b := to.a, to.b
+	var answer core.SubmitAnswer
+	var chosen uint32
+	var ok bool
+	for began := time.Now(); ; {
+		// All retries of a request meet at one owner, which looks in the other candidate (package peer).
+		chosen, ok = a, true
+		if !retry {
+			chosen, ok = s.engine.Pick(a, b, len(rows))
 		}
-		answer, err = s.try(ctx, tenant, requestID, retry, rows, chosen, a, b)
+		answer = core.SubmitAnswer{Err: core.ErrNotOwner}
+		if ok {
+			answer, err = s.try(ctx, tenant, requestID, retry, rows, chosen, to)
+		}
+		if err == nil && nothingStored(answer.Err) && !retry && a != b {
+			other := a
+			if chosen == a {
+				other = b
+			}
+			first := answer
+			if answer, err = s.try(ctx, tenant, requestID, retry, rows, other, to); errors.Is(answer.Err, core.ErrNotOwner) {
+				answer = first // what the one that was chosen said tells more
+			}
+		}
+		// A partition that changes its owner has another in a moment.
+		if err != nil || !errors.Is(answer.Err, core.ErrNotOwner) || !peer.Again(ctx, began) {
+			break
+		}
 	}
 	switch {
 	case err != nil:
@@ -163,10 +179,15 @@ func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool,
 	return answer.Items, nil
 }
 
-func (s *Tasks) try(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task, chosen, a, b uint32) (core.SubmitAnswer, error) {
+// nothingStored reports whether a refusal leaves the other candidate free to be tried.
+func nothingStored(err error) bool {
+	return errors.Is(err, core.ErrNotOwner) || errors.Is(err, core.ErrStoreSlow) || errors.Is(err, store.ErrFull)
+}
+
+func (s *Tasks) try(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task, chosen uint32, to route) (core.SubmitAnswer, error) {
 	sub := &core.Submit{Tenant: tenant, Partition: chosen, RequestID: requestID, Retry: retry, Tasks: rows}
 	if retry {
-		sub.Candidates = []uint32{a, b}
+		sub.Candidates = to.all()
 	}
 	return s.engine.Submit(ctx, sub)
 }
@@ -192,8 +213,11 @@ func (s *Tasks) eta(rate float64, delay time.Duration) (soonest, latest time.Dur
 		return 0, 0, false
 	}
 	total := int64(0)
+	owners := s.cluster.Directory().Owners
 	for _, p := range s.engine.Partitions() {
-		total += p.Backlog
+		if string(owners[p.Partition]) == s.cfg.NodeID { // the rate is this node's
+			total += p.Backlog
+		}
 	}
 	wait := time.Duration(float64(total) / rate * float64(time.Second))
 	if wait < 0 || wait > task.MaxDelay {

@@ -100,6 +100,7 @@ type Executors struct{ *Services }
 // Directory sends the nodes and what they own, now and at each change.
 func (s *Executors) Directory(_ *headracev1.DirectoryRequest, stream grpc.ServerStreamingServer[headracev1.DirectoryResponse]) error {
 	ctx := stream.Context()
+	shed := s.directoryShed()
 	for {
 		changed := s.directoryChange() // before the look, so that no change is missed
 		if err := s.admit(); err != nil {
@@ -110,6 +111,8 @@ func (s *Executors) Directory(_ *headracev1.DirectoryRequest, stream grpc.Server
 		}
 		select {
 		case <-changed:
+		case <-shed:
+			return errCutOff
 		case <-s.draining:
 			return errDraining
 		case <-ctx.Done():

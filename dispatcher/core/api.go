@@ -72,7 +72,18 @@ type Submit struct {
 	Tasks []*store.Task
 }
 
-// SubmitAnswer answers a Submit: Err for all, or one item each.
+// Look asks for a submit that this node may have taken, for a retry of it whose other candidate partition
+// another node owns. It is answered in Effects.Submitted, after a commit under way: with the items of the
+// submit, or with none if nothing of it is stored. Then the partition takes the request as a retry only,
+// for a while: a first call that is still on its way comes too late.
+type Look struct {
+	Reply     ReplyID
+	Partition uint32
+	Tenant    string
+	RequestID string
+}
+
+// SubmitAnswer answers a Submit or a Look: Err for all, or one item each.
 type SubmitAnswer struct {
 	Reply ReplyID
 	Err   error // ErrNotOwner, ErrStoreSlow, store.ErrFull: nothing was stored; ErrUnknownOutcome: perhaps
@@ -125,6 +136,12 @@ type View struct {
 	MaxAttempts int
 }
 
+// Live is what the memory of an owner has of a task; no task: it is not there.
+type Live struct {
+	Task *store.Task
+	View View
+}
+
 // Send is one batch for a session.
 type Send struct {
 	Session SessionID
@@ -153,9 +170,11 @@ const (
 // Load is one read from a database. The shell answers each with Loaded, in any order.
 type Load struct {
 	Kind      LoadKind
-	Database  Database // of the partition; for a LoadRequest to one that this node does not own: of the submit's
+	Database  Database // of the partition
 	Partition uint32
-	Epoch     store.Epoch // of the partition when it was asked; an answer to an older epoch is ignored
+	// Epoch of the partition when it was asked; an answer to an older epoch is ignored. 0: a LoadRequest for a
+	// partition that this core does not own. Database means nothing then, and its owner must be asked (Look).
+	Epoch     store.Epoch
 	Flow      store.Flow
 	After     store.Key
 	Until     time.Time
@@ -231,6 +250,7 @@ type PartitionStat struct {
 //	Drain(now time.Time)                                    the node goes away: no more pushes, sessions are told
 //
 //	Submit(now time.Time, s *Submit)                        answered in Effects.Submitted
+//	Look(now time.Time, l Look)                             the same
 //	Cancel(now time.Time, c Cancel)                         answered in Effects.Cancelled
 //	Watch(now time.Time, w WatchID, id task.ID)             Effects.Events until Unwatch or the end
 //	Unwatch(w WatchID)

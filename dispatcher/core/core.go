@@ -163,6 +163,7 @@ func (c *Core) Take() *Effects {
 		}
 	}
 	c.schedule()
+	c.tellDemand()
 	for _, db := range c.databases {
 		if db != nil {
 			c.launch(db)

@@ -166,6 +166,11 @@ func (c *Core) Loaded(now time.Time, l *Load, a LoadAnswer) {
 		if c.requests.byKey[x.keys[0]] == x {
 			c.requests.looked(c, x, a)
 		}
+	case lookup:
+		if p == nil || p.epoch != l.Epoch {
+			a = LoadAnswer{Err: ErrNotOwner} // another may have owned it meanwhile
+		}
+		c.found(x, a)
 	}
 	c.hand.set = false
 }

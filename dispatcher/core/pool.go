@@ -19,6 +19,7 @@ type pool struct {
 	all       []*session // by opening
 	suspects  fifo[*item]
 	reserved  *session // kept empty for the first suspect
+	demanded  bool     // a session was told of demand
 }
 
 // bench is a tenant's place in a pool.

@@ -281,6 +281,7 @@ func (c *Core) send(it *item, s *session, b beat) {
 	m.Pushes = append(m.Pushes, p)
 	y.bytes = len(t.Payload)
 	s.sent++
+	s.demand = max(s.demand-1, 0)
 	s.unacked += y.bytes
 	s.flight.push(unconfirmed{it, y.token, c.now})
 	if s.flight.len() == 1 {

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
 )
 
 // The node remembers what it answered lately, so that a retry of a submit that races with the first
@@ -28,6 +30,7 @@ type request struct {
 	done    bool
 	waiting []ReplyID
 	looks   int         // look-ups in the store that have not returned
+	barred  bool        // another node asked for it and it was not here: only a retry may bring it now
 	failed  bool        // one of them did not work
 	sub     *submission // while it is looked up
 }
@@ -56,8 +59,10 @@ func (rs *requests) attach(c *Core, s *Submit) bool {
 		r = rs.byKey[requestKey{s.Candidates[i], s.Tenant, s.RequestID}]
 	}
 	switch {
-	case r == nil:
+	case r == nil || r.barred && s.Retry:
 		return false
+	case r.barred:
+		c.refuseSubmit(s.Reply, ErrUnknownOutcome)
 	case r.done:
 		fx := c.effects()
 		fx.Submitted = append(fx.Submitted, SubmitAnswer{Reply: s.Reply, Items: r.items})
@@ -82,7 +87,7 @@ func (rs *requests) begin(c *Core, s *Submit, sub *submission) {
 	r.keys = keysOf(s)
 	for _, k := range r.keys {
 		rs.byKey[k] = r
-		// A candidate that another node owns: the shell knows where it is by its number.
+		// Epoch 0: a candidate that another node owns. The shell knows where it is by its number.
 		db, epoch := sub.part.db.index, store.Epoch(0)
 		if p := c.parts[k.partition]; p != nil {
 			db, epoch = p.db.index, p.epoch
@@ -90,6 +95,55 @@ func (rs *requests) begin(c *Core, s *Submit, sub *submission) {
 		r.looks++
 		c.ask(&Load{Kind: LoadRequest, Database: db, Partition: k.partition, Epoch: epoch, Tenant: s.Tenant, RequestID: s.RequestID, context: r})
 	}
+}
+
+// Look answers what became of a request here (see the type).
+func (c *Core) Look(now time.Time, l Look) {
+	c.enter(now)
+	p := c.parts[l.Partition]
+	if p == nil || p.releasing {
+		c.refuseSubmit(l.Reply, ErrNotOwner)
+		return
+	}
+	c.inHand(p.id, task.ID{})
+	rs := &c.requests
+	key := requestKey{l.Partition, l.Tenant, l.RequestID}
+	r := rs.byKey[key]
+	switch {
+	case r == nil:
+		r = &request{keys: []requestKey{key}, barred: true}
+		rs.byKey[key] = r
+		rs.remember(r)
+	case r.done:
+		fx := c.effects()
+		fx.Submitted = append(fx.Submitted, SubmitAnswer{Reply: l.Reply, Items: r.items})
+		return
+	case !r.barred:
+		r.waiting = append(r.waiting, l.Reply)
+		return
+	}
+	// Only this partition's owner writes, and it takes no first call from now on: what the store says holds.
+	// Each asker gets a look of its own: the partition may have been away in between.
+	c.ask(&Load{Kind: LoadRequest, Database: p.db.index, Partition: p.id, Epoch: p.epoch, Tenant: l.Tenant, RequestID: l.RequestID, context: lookup{l.Reply}})
+}
+
+// lookup is the context of a Look's read.
+type lookup struct{ reply ReplyID }
+
+// found answers a Look from the store.
+func (c *Core) found(l lookup, a LoadAnswer) {
+	answer := SubmitAnswer{Reply: l.reply}
+	switch {
+	case a.Err == nil && a.Request != nil:
+		answer.Items = make([]SubmitItem, len(a.Request.IDs))
+		for i, id := range a.Request.IDs {
+			answer.Items[i] = SubmitItem{ID: id, Dedup: i < len(a.Request.Dedup) && a.Request.Dedup[i]}
+		}
+	case a.Err != nil && !errors.Is(a.Err, store.ErrNotFound):
+		answer.Err = ErrUnknownOutcome
+	}
+	fx := c.effects()
+	fx.Submitted = append(fx.Submitted, answer)
 }
 
 // looked takes the answer of a look-up.
@@ -143,6 +197,11 @@ func (rs *requests) done(c *Core, r *request, items []SubmitItem, err error) {
 	}
 	r.done, r.items = true, items
 	rs.ids += len(items)
+	rs.remember(r)
+}
+
+// remember keeps a request for as long as there is room.
+func (rs *requests) remember(r *request) {
 	rs.aged.push(r)
 	for rs.aged.len() > maxRequests || rs.ids > maxRequestIDs && rs.aged.len() > 1 {
 		old := rs.aged.pop()

@@ -36,6 +36,9 @@ type session struct {
 
 	credit   uint64 // pushes that it takes, in all
 	sent     uint64 // pushes that were sent
+	returned uint64 // credit that was given back
+	recalled uint64 // credit that was asked for, in all
+	demand   int    // what was told, less what was pushed since
 	promised int    // exclusive ones that wait for their record
 	unacked  int    // payload bytes that were sent and not acknowledged
 	flight   fifo[unconfirmed]
@@ -255,6 +258,13 @@ func (c *Core) receive(s *session, m *headracev1.SessionRequest) {
 	if m.Credit > s.credit {
 		s.credit = m.Credit
 	}
+	if m.Recall > s.recalled {
+		give := min(m.Recall-s.recalled, uint64(max(s.free(), 0)))
+		s.recalled = m.Recall
+		s.returned += give
+		answer := c.message(s)
+		answer.Returned, answer.Recalled = s.returned, s.recalled
+	}
 	if m.Draining {
 		s.draining = true
 	}
@@ -447,7 +457,7 @@ func tokenOf(t *headracev1.Token) task.Token {
 }
 
 // free is how many pushes the session takes now.
-func (s *session) free() int64 { return int64(s.credit-s.sent) - int64(s.promised) }
+func (s *session) free() int64 { return int64(s.credit-s.sent-s.returned) - int64(s.promised) }
 
 func (s *session) mayPush() bool {
 	return !s.closed && !s.draining && !s.held && s.free() > 0 && s.unacked <= s.max

@@ -2,10 +2,10 @@ package loop
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
-	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
 
@@ -17,6 +17,19 @@ func (l *Loop) Submit(ctx context.Context, s *core.Submit) (core.SubmitAnswer, e
 	if err := l.postFor(ctx, "submit", func(now time.Time) {
 		l.submits[s.Reply] = answer
 		l.enterAt("submit", s.Partition, func(c *core.Core) { c.Submit(now, s) })
+	}); err != nil {
+		return core.SubmitAnswer{}, err
+	}
+	return await(ctx, l, answer)
+}
+
+// Look asks what became of a submit here (see core.Look).
+func (l *Loop) Look(ctx context.Context, look core.Look) (core.SubmitAnswer, error) {
+	look.Reply = core.ReplyID(l.nextID())
+	answer := make(chan core.SubmitAnswer, 1)
+	if err := l.postFor(ctx, "look", func(now time.Time) {
+		l.submits[look.Reply] = answer
+		l.enterAt("look", look.Partition, func(c *core.Core) { c.Look(now, look) })
 	}); err != nil {
 		return core.SubmitAnswer{}, err
 	}
@@ -120,5 +133,34 @@ func (l *Loop) notify(ev core.Event) {
 	}
 }
 
-// Store returns the store that holds a partition. Today there is one database a node.
-func (l *Loop) Store(uint32) store.Store { return l.cfg.Databases[0].Store }
+// viewSlice bounds how many tasks one look at the core takes.
+const viewSlice = 256
+
+// Views looks up tasks in the core's memory, in slices; each slice is consistent. The answers have the ids' order.
+func (l *Loop) Views(ctx context.Context, ids []task.ID) ([]core.Live, error) {
+	out := make([]core.Live, len(ids))
+	for from := 0; from < len(ids); from += viewSlice {
+		part := out[from:min(from+viewSlice, len(ids))]
+		// A caller that gives up leaves part to the look that may still run: out is not used then.
+		if err := l.Do(ctx, func(c *core.Core) {
+			for i := range part {
+				if t, v, ok := c.View(ids[from+i]); ok {
+					part[i] = core.Live{Task: t, View: v}
+				}
+			}
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Running returns at most most running tasks of a tenant, the newest starts first; "" is any function.
+func (l *Loop) Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error) {
+	var ids []task.ID
+	if err := l.Do(ctx, func(c *core.Core) { ids = c.Running(tenant, function, most) }); err != nil {
+		return nil, err
+	}
+	all, err := l.Views(ctx, ids)
+	return slices.DeleteFunc(all, func(v core.Live) bool { return v.Task == nil || !v.View.Running }), err
+}

@@ -62,6 +62,10 @@ func (l *Loop) apply(fx *core.Effects) {
 		l.notify(ev)
 	}
 	for _, r := range fx.Loads {
+		if r.Kind == core.LoadRequest && r.Epoch == 0 {
+			l.others.put(work[*core.Load]{l.gen, r})
+			continue
+		}
 		l.workers[r.Database].loads.put(work[*core.Load]{l.gen, r})
 	}
 	for _, r := range fx.EpochReads {

@@ -38,6 +38,9 @@ type Config struct {
 	// Trust returns until when the membership lease allows pushes and answers; nil: the store's word
 	// alone. It is called often and must be cheap.
 	Trust func() time.Time
+	// Elsewhere looks for a request in a partition that this node does not own: its owner says what it took.
+	// Errors: store.ErrNotFound; any other means that nobody knows. Nil: no other node takes submits.
+	Elsewhere func(ctx context.Context, partition uint32, tenant, requestID string) (*store.Request, error)
 	// Lost and Released tell what became of partitions. They are called by Run's goroutine and must
 	// not block. Who still holds the key of a lost one acquires it again.
 	Lost     func(core.LostPartition)
@@ -86,6 +89,7 @@ type Loop struct {
 	lastID   atomic.Uint64 // of sessions, replies and watches
 	snapshot atomic.Pointer[snapshot]
 	stats    atomic.Pointer[Stats]
+	turnedAt atomic.Int64 // when Run last settled, by Config.Now, in nanoseconds
 
 	// Run's goroutine only:
 	core     *core.Core
@@ -93,7 +97,8 @@ type Loop struct {
 	entered  uint64 // calls of the core
 	draining bool
 	trusted  time.Time
-	workers  []*workers // by database
+	workers  []*workers               // by database
+	others   *queue[work[*core.Load]] // look-ups at other nodes
 	sessions map[core.SessionID]Outbox
 	submits  map[core.ReplyID]chan core.SubmitAnswer
 	cancels  map[core.ReplyID]chan core.CancelAnswer
@@ -131,8 +136,10 @@ func New(cfg Config) (*Loop, error) {
 		}
 		l.workers = append(l.workers, newWorkers(l, db))
 	}
+	l.others = newQueue[work[*core.Load]]()
 	l.snapshot.Store(&snapshot{})
 	l.stats.Store(&Stats{})
+	l.turnedAt.Store(cfg.Now().UnixNano())
 	return l, nil
 }
 
@@ -142,6 +149,11 @@ func New(cfg Config) (*Loop, error) {
 func (l *Loop) Run(ctx context.Context) error {
 	for _, w := range l.workers {
 		w.start()
+	}
+	asking, stopAsking := context.WithCancel(context.Background())
+	defer stopAsking()
+	for range otherLoaders {
+		l.wg.Go(func() { serve(l.others, func(job work[*core.Load]) { l.elsewhere(asking, job) }) })
 	}
 	timer := time.NewTimer(maxSleep)
 	defer timer.Stop()
@@ -159,6 +171,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			}
 		}
 		if ctx.Err() != nil {
+			stopAsking()
 			l.stop()
 			return nil
 		}
@@ -202,6 +215,7 @@ func (l *Loop) settle() time.Duration {
 			sleep = min(sleep, max(next.Sub(now), 0))
 		}
 	})
+	l.turnedAt.Store(now.UnixNano())
 	end := time.Now()
 	sleep = min(sleep, l.publish(end))
 	l.meter.settled(end)
@@ -218,6 +232,7 @@ func (l *Loop) stop() {
 	for _, w := range l.workers {
 		w.stop()
 	}
+	l.others.close()
 	l.wg.Wait()
 	for {
 		select {

@@ -12,7 +12,7 @@ import (
 // snapshot is what other goroutines may know at once. It never changes, but for the sends.
 type snapshot struct {
 	parts []core.PartitionStat // by partition
-	sent  []atomic.Int64       // tasks that Pick gave to each since it was published
+	sent  []atomic.Int64       // tasks sent to each since it was published
 }
 
 func (s *snapshot) find(partition uint32) (int, bool) {
@@ -23,23 +23,26 @@ func (s *snapshot) find(partition uint32) (int, bool) {
 // caller must not change it.
 func (l *Loop) Partitions() []core.PartitionStat { return l.snapshot.Load().parts }
 
-// Pick chooses between two candidate partitions for n tasks: the one with the shorter backlog by the
-// last snapshot and what was sent since. False: neither is held here.
-func (l *Loop) Pick(a, b uint32, n int) (uint32, bool) {
+// Backlog returns a partition's backlog by the last snapshot, and what was sent since; false: it is not held here.
+func (l *Loop) Backlog(partition uint32) (int64, bool) {
 	s := l.snapshot.Load()
-	i, okA := s.find(a)
-	j, okB := s.find(b)
-	switch {
-	case !okA && !okB:
+	i, ok := s.find(partition)
+	if !ok {
 		return 0, false
-	case !okA:
-		i = j
-	case okB && s.parts[j].Backlog+s.sent[j].Load() < s.parts[i].Backlog+s.sent[i].Load():
-		i = j
 	}
-	s.sent[i].Add(int64(n))
-	return s.parts[i].Partition, true
+	return s.parts[i].Backlog + s.sent[i].Load(), true
 }
+
+// Sending says that n tasks are on their way to a partition, for Backlog.
+func (l *Loop) Sending(partition uint32, n int) {
+	s := l.snapshot.Load()
+	if i, ok := s.find(partition); ok {
+		s.sent[i].Add(int64(n))
+	}
+}
+
+// Turned is when the loop last went round, by Config.Now: it does so every 200 ms at least, unless it hangs.
+func (l *Loop) Turned() time.Time { return time.Unix(0, l.turnedAt.Load()) }
 
 // publish makes a snapshot if the last one is old enough. It returns how long to sleep at most, so that
 // the last change of a burst is published too.

@@ -159,6 +159,22 @@ func (w *workers) check(job work[*core.EpochRead]) {
 	})
 }
 
+// otherLoaders look at other nodes. A dead one costs each a few seconds, and no database's loader.
+const otherLoaders = 8
+
+// elsewhere looks for a request in a partition that another node owns.
+func (l *Loop) elsewhere(ctx context.Context, job work[*core.Load]) {
+	r, a := job.it, core.LoadAnswer{Err: store.ErrNotFound}
+	if l.cfg.Elsewhere != nil {
+		a.Request, a.Err = l.cfg.Elsewhere(ctx, r.Partition, r.Tenant, r.RequestID)
+	}
+	l.post("looked elsewhere", func(now time.Time) {
+		if job.gen == l.gen {
+			l.enter("looked elsewhere", func(c *core.Core) { c.Loaded(now, r, a) })
+		}
+	})
+}
+
 func (w *workers) load(job work[*core.Load]) {
 	l, a := job.it, core.LoadAnswer{}
 	switch l.Kind {

@@ -208,7 +208,7 @@ func split(m *headracev1.SessionRequest) iter.Seq[*headracev1.SessionRequest] {
 				return
 			}
 		}
-		if m.Hello != nil || len(m.Acks)+len(m.Outcomes)+len(m.Progress)+len(m.Logs) > 0 || m.Beat != nil || m.Credit != 0 || m.Draining {
+		if m.Hello != nil || len(m.Acks)+len(m.Outcomes)+len(m.Progress)+len(m.Logs) > 0 || m.Beat != nil || m.Credit != 0 || m.Recall != 0 || m.Draining {
 			yield(m)
 		}
 	}

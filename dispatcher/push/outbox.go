@@ -118,5 +118,14 @@ func join(a, b *headracev1.SessionResponse) {
 	if b.BeatAnswer != nil {
 		a.BeatAnswer = b.BeatAnswer
 	}
+	switch {
+	case b.Demand != nil:
+		a.Demand = b.Demand
+	case a.Demand != nil: // it is what is left after the message's pushes
+		*a.Demand -= min(*a.Demand, uint32(len(b.Pushes)))
+	}
+	if b.Recalled != 0 {
+		a.Returned, a.Recalled = b.Returned, b.Recalled
+	}
 	a.GoingAway = b.GoingAway
 }

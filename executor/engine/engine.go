@@ -77,6 +77,7 @@ type Engine struct {
 	parts    map[uint32]*partition
 	sessions []*session // open ones, oldest first
 	last     SessionID
+	grants   uint64 // of credit to sessions that wanted it
 
 	done      []*Try // done, oldest first: kept so that a late copy of the push starts nothing
 	doneFrom  int    // done[:doneFrom] are forgotten already

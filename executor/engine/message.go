@@ -52,6 +52,10 @@ func (e *Engine) Message(now time.Time, id SessionID) *headracev1.SessionRequest
 		m.Credit, s.saidCr = s.credit, s.credit
 		said = true
 	}
+	if s.asked > s.saidAsk {
+		m.Recall, s.saidAsk = s.asked, s.asked
+		said = true
+	}
 	if m.Draining = e.draining; e.draining && !s.saidDr {
 		s.saidDr = true
 		said = true

@@ -42,14 +42,14 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 	id, err := task.IDFromBytes(p.TaskId)
 	tok := token(p.Token)
 	if err != nil || tok.IsZero() {
-		s.received++
+		s.pushed()
 		return headracev1.Refusal_REFUSAL_FUNCTION, 0 // no such task could run here
 	}
 	old := e.tries[id]
 	if old != nil && old.Token == tok && !(old.state == done && mutant.On("duplicate-starts")) {
 		return taken, 0 // a second copy; it is no push of its own
 	}
-	s.received++
+	s.pushed()
 	part := e.partition(id.Partition())
 	if !part.command(s, tok.Epoch) {
 		return headracev1.Refusal_REFUSAL_EPOCH, part.epoch
@@ -78,7 +78,7 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 	if !ok {
 		return headracev1.Refusal_REFUSAL_FUNCTION, 0
 	}
-	if e.draining || e.running >= e.cfg.Slots || s.received > s.credit {
+	if e.draining || e.running >= e.cfg.Slots || s.received+s.returned > s.credit {
 		return headracev1.Refusal_REFUSAL_BUSY, 0
 	}
 	t := &Try{
@@ -152,4 +152,10 @@ func (e *Engine) cancelTry(now time.Time, s *session, c *headracev1.CancelTry) {
 	default:
 		e.cancel(now, t, CauseCancelled, c.Reason)
 	}
+}
+
+// pushed counts a push that was read.
+func (s *session) pushed() {
+	s.received++
+	s.demand = max(s.demand-1, 0)
 }

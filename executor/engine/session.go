@@ -31,6 +31,12 @@ type session struct {
 	received uint64      // pushes read
 	credit   uint64      // pushes the node may have sent in all
 	saidCr   uint64      // credit that was sent
+	returned uint64      // credit the node has given back
+	asked    uint64      // credit it was asked to give back, in all
+	saidAsk  uint64      // of that, what was sent
+	answered uint64      // of that, what it has answered
+	demand   int         // what waits there, as it said, less what it pushed since
+	gaveAt   uint64      // number of the last grant it had a part in
 	saidDr   bool        // draining was sent
 	reportAt time.Time   // no look at what running tries have said before this
 }
@@ -139,12 +145,20 @@ func (e *Engine) Receive(now time.Time, id SessionID, m *headracev1.SessionRespo
 	}
 	if m.GoingAway && !s.goingAway {
 		s.goingAway = true
-		s.credit = s.received // nothing comes any more
+		s.credit, s.demand = s.received+s.returned, 0 // nothing comes any more
 		e.fx.GoingAway = append(e.fx.GoingAway, s.id)
 		e.dirty = true
 	}
 	for _, p := range m.Pushes {
 		e.push(now, s, p)
+	}
+	if m.Demand != nil && !s.goingAway {
+		s.demand = int(min(*m.Demand, 1<<20))
+		e.dirty = true
+	}
+	if m.Recalled > s.answered {
+		s.answered, s.returned = m.Recalled, max(m.Returned, s.returned)
+		e.dirty = true
 	}
 	if s.adopts {
 		s.adopts = false

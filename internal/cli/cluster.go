@@ -20,8 +20,8 @@ func newNode(a *app) *cobra.Command {
 	c.AddCommand(&cobra.Command{
 		Use:   "list",
 		Short: "List the live nodes",
-		Long: `List the live nodes. Executors, running, busy, durability, disk and CPU are known of the node that
-answers only.`,
+		Long: `List the live nodes. Executors, running, busy, durability, disk and CPU are as each node told a second or
+two ago.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.nodes(c.Context()) },
 	})
@@ -121,6 +121,26 @@ func newPartition(a *app) *cobra.Command {
 		Args:  exactly(0, "no arguments"),
 		RunE:  func(c *cobra.Command, _ []string) error { return a.partitions(c.Context()) },
 	})
+	for _, s := range []struct {
+		use, short, long string
+		intake           headracev1.PartitionIntake
+	}{
+		{"drain", "Send no new tasks to partitions", `Send no new tasks to partitions. What they hold is still run. Tenants that use them get others in
+their place, of the same database if it has any.`, headracev1.PartitionIntake_PARTITION_INTAKE_DRAINING},
+		{"activate", "Send new tasks to partitions again", `Send new tasks to partitions again. Tenants that were moved off them stay where they are.`, headracev1.PartitionIntake_PARTITION_INTAKE_ACTIVE},
+	} {
+		c.AddCommand(&cobra.Command{
+			Use: s.use + " PARTITION…", Short: s.short, Long: s.long,
+			Args: atLeast(1, "partitions"),
+			RunE: func(c *cobra.Command, args []string) error {
+				list, err := parsePartitions("PARTITION", strings.Join(args, ","))
+				if err != nil {
+					return err
+				}
+				return a.withCluster(c.Context(), func(ctx context.Context, c *clusterclient.Client) error { return c.SetIntake(ctx, list, s.intake) })
+			},
+		})
+	}
 	return asGroup(c)
 }
 
@@ -132,6 +152,12 @@ type partitionJSON struct {
 	Backlog   int64  `json:"backlog"`
 	Scheduled int64  `json:"scheduled"`
 	Running   int64  `json:"running"`
+	Database  string `json:"database"`
+	Intake    string `json:"intake"`
+}
+
+func intakeName(i headracev1.PartitionIntake) string {
+	return strings.ToLower(strings.TrimPrefix(i.String(), "PARTITION_INTAKE_"))
 }
 
 func (a *app) partitions(ctx context.Context) error {
@@ -148,15 +174,16 @@ func (a *app) partitions(ctx context.Context) error {
 	}
 	slices.SortFunc(parts, func(x, y *headracev1.Partition) int { return int(x.Id) - int(y.Id) })
 	var t term.Table
-	t.Row("PARTITION", "STATE", "NODE", "EPOCH", "BACKLOG", "SCHEDULED", "RUNNING")
+	t.Row("PARTITION", "STATE", "NODE", "EPOCH", "BACKLOG", "SCHEDULED", "RUNNING", "DATABASE", "INTAKE")
 	for _, p := range parts {
 		if a.json() {
-			if err := a.writeJSON(partitionJSON{p.Id, p.NodeId, p.Epoch, p.State, p.Backlog, p.Scheduled, p.Running}); err != nil {
+			if err := a.writeJSON(partitionJSON{p.Id, p.NodeId, p.Epoch, p.State, p.Backlog, p.Scheduled, p.Running, p.Database, intakeName(p.Intake)}); err != nil {
 				return err
 			}
 			continue
 		}
-		t.Row(fmt.Sprint(p.Id), p.State, orDash(p.NodeId), fmt.Sprint(p.Epoch), fmt.Sprint(p.Backlog), fmt.Sprint(p.Scheduled), fmt.Sprint(p.Running))
+		t.Row(fmt.Sprint(p.Id), p.State, orDash(p.NodeId), fmt.Sprint(p.Epoch), fmt.Sprint(p.Backlog), fmt.Sprint(p.Scheduled), fmt.Sprint(p.Running),
+			p.Database, intakeName(p.Intake))
 	}
 	if a.json() {
 		return nil

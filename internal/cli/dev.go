@@ -51,7 +51,7 @@ SIGTERM hands everything over to the disk and ends; running handlers go on and r
 				return usageError{err}
 			}
 			cfg.Logger, cfg.Drain = log, time.Duration(drain)
-			return a.dev(c.Context(), cfg)
+			return a.runNode(c.Context(), "dev", cfg)
 		},
 	}
 	fl := c.Flags()
@@ -66,7 +66,8 @@ SIGTERM hands everything over to the disk and ends; running handlers go on and r
 	return c
 }
 
-func (a *app) dev(ctx context.Context, cfg dispatcher.Config) error {
+// runNode runs a node until ctx ends; name is the command's.
+func (a *app) runNode(ctx context.Context, name string, cfg dispatcher.Config) error {
 	node, err := dispatcher.New(cfg)
 	if err != nil {
 		return usageError{err}
@@ -76,18 +77,18 @@ func (a *app) dev(ctx context.Context, cfg dispatcher.Config) error {
 	select {
 	case err = <-ended:
 	case <-node.Ready():
-		if err = a.devReady(node, cfg.DataDir); err != nil {
+		if err = a.nodeReady(node, cfg.DataDir); err != nil {
 			return err
 		}
 		err = <-ended
 	}
 	if err != nil {
-		return fmt.Errorf("dev: %w", err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
-func (a *app) devReady(node *dispatcher.Node, data string) error {
+func (a *app) nodeReady(node *dispatcher.Node, data string) error {
 	if a.json() {
 		return a.writeJSON(struct {
 			Ready bool   `json:"ready"`
@@ -100,7 +101,9 @@ func (a *app) devReady(node *dispatcher.Node, data string) error {
 	t.Width = 200
 	t.Row("gRPC", node.Addr())
 	t.Row("HTTP", orDash(node.HTTPAddr()))
-	t.Row("data", data)
+	if data != "" {
+		t.Row("data", data)
+	}
 	if _, err := t.WriteTo(a.Out); err != nil {
 		return err
 	}

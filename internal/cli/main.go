@@ -105,13 +105,14 @@ Use it:  headrace dev                                          in one terminal
 	})
 	a.globalFlags(root)
 	root.AddCommand(
-		newDev(a),
+		newDev(a), newServer(a),
 		newDemo(a),
 		newSubmit(a),
 		newTask(a),
 		newWorker(a),
 		newNode(a),
 		newPartition(a),
+		newPlacement(a),
 		newBench(a),
 		newVersion(a),
 	)

@@ -53,6 +53,14 @@ func (c *Client) Partitions(ctx context.Context) ([]*headracev1.Partition, error
 	return res.Partitions, nil
 }
 
+// SetIntake says whether partitions take new tasks.
+func (c *Client) SetIntake(ctx context.Context, partitions []uint32, intake headracev1.PartitionIntake) error {
+	if _, err := c.api.SetPartitionIntake(ctx, &headracev1.SetPartitionIntakeRequest{Partitions: partitions, Intake: intake}); err != nil {
+		return fmt.Errorf("set the intake of partitions: %w", readable(err))
+	}
+	return nil
+}
+
 // readable drops what only gRPC's developers read from an error.
 func readable(err error) error {
 	i := grpcx.Read(err)

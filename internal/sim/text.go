@@ -60,6 +60,9 @@ func requestText(m *headracev1.SessionRequest) string {
 	if m.Beat != nil {
 		fmt.Fprintf(&b, "beat %d; ", m.Beat.Number)
 	}
+	if m.Recall > 0 {
+		fmt.Fprintf(&b, "recall %d; ", m.Recall)
+	}
 	if m.Credit > 0 {
 		fmt.Fprintf(&b, "credit %d; ", m.Credit)
 	}
@@ -104,6 +107,12 @@ func responseText(m *headracev1.SessionResponse) string {
 			fmt.Fprintf(&b, " p%d=%d", e.Partition, e.Epoch)
 		}
 		b.WriteString("; ")
+	}
+	if m.Demand != nil {
+		fmt.Fprintf(&b, "demand %d; ", *m.Demand)
+	}
+	if m.Recalled > 0 {
+		fmt.Fprintf(&b, "returned %d of %d; ", m.Returned, m.Recalled)
 	}
 	if m.GoingAway {
 		b.WriteString("going away; ")

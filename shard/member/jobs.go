@@ -159,7 +159,7 @@ func (s *session) plan(now time.Time, leader int64) func(context.Context) jobDon
 // and may wait for more to join.
 func (s *session) urgent(prev, next map[uint32]shard.NodeID) bool {
 	for p := range next {
-		if n, there := s.view.members[prev[p]]; !there || n.Draining {
+		if n, there := s.view.members[prev[p]]; !there || !n.Takes() {
 			return true
 		}
 	}

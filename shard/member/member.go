@@ -198,6 +198,12 @@ func (m *Member) Drain(ctx context.Context) error {
 // SetPartitions changes the catalogue: new entries are added, those with a known number replaced; none is
 // ever removed, because a number is not used again. Errors: ErrConflict.
 func (m *Member) SetPartitions(ctx context.Context, ps ...shard.Partition) error {
+	return m.ChangePartitions(ctx, func([]shard.Partition) []shard.Partition { return ps })
+}
+
+// ChangePartitions is SetPartitions of what change makes of the catalogue as it is in the registry, by id. None:
+// nothing is written. Errors: ErrConflict.
+func (m *Member) ChangePartitions(ctx context.Context, change func(have []shard.Partition) []shard.Partition) error {
 	items, _, err := m.kv.List(ctx, m.keys.partitions())
 	if err != nil {
 		return fmt.Errorf("read the partitions: %w", err)
@@ -212,7 +218,12 @@ func (m *Member) SetPartitions(ctx context.Context, ps ...shard.Partition) error
 			revision = it.Revision
 		}
 	}
-	for _, p := range ps {
+	sortPartitions(all)
+	changed := change(slices.Clone(all))
+	if len(changed) == 0 {
+		return nil
+	}
+	for _, p := range changed {
 		if i := slices.IndexFunc(all, func(q shard.Partition) bool { return q.ID == p.ID }); i >= 0 {
 			all[i] = p
 		} else {

@@ -12,7 +12,7 @@ import (
 
 // ErrUnavailable means that the server can't be reached, is closing or starting, or takes no writes
 // (a standby). Nothing was done; try again later.
-var ErrUnavailable = errors.New("the database is not available")
+var ErrUnavailable = store.ErrUnavailable
 
 // errStandby is what a server in recovery would let us believe.
 var errStandby = fmt.Errorf("the server is in recovery: %w", ErrUnavailable)

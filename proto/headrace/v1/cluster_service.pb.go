@@ -22,6 +22,149 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type PartitionIntake int32
+
+const (
+	PartitionIntake_PARTITION_INTAKE_UNSPECIFIED PartitionIntake = 0
+	PartitionIntake_PARTITION_INTAKE_ACTIVE      PartitionIntake = 1
+	PartitionIntake_PARTITION_INTAKE_DRAINING    PartitionIntake = 2
+	// Empty, and closed for good.
+	PartitionIntake_PARTITION_INTAKE_SEALED PartitionIntake = 3
+)
+
+// Enum value maps for PartitionIntake.
+var (
+	PartitionIntake_name = map[int32]string{
+		0: "PARTITION_INTAKE_UNSPECIFIED",
+		1: "PARTITION_INTAKE_ACTIVE",
+		2: "PARTITION_INTAKE_DRAINING",
+		3: "PARTITION_INTAKE_SEALED",
+	}
+	PartitionIntake_value = map[string]int32{
+		"PARTITION_INTAKE_UNSPECIFIED": 0,
+		"PARTITION_INTAKE_ACTIVE":      1,
+		"PARTITION_INTAKE_DRAINING":    2,
+		"PARTITION_INTAKE_SEALED":      3,
+	}
+)
+
+func (x PartitionIntake) Enum() *PartitionIntake {
+	p := new(PartitionIntake)
+	*p = x
+	return p
+}
+
+func (x PartitionIntake) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PartitionIntake) Descriptor() protoreflect.EnumDescriptor {
+	return file_headrace_v1_cluster_service_proto_enumTypes[0].Descriptor()
+}
+
+func (PartitionIntake) Type() protoreflect.EnumType {
+	return &file_headrace_v1_cluster_service_proto_enumTypes[0]
+}
+
+func (x PartitionIntake) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PartitionIntake.Descriptor instead.
+func (PartitionIntake) EnumDescriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{0}
+}
+
+type SetPartitionIntakeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By number; all of them or none.
+	Partitions []uint32 `protobuf:"varint,1,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	// ACTIVE or DRAINING.
+	Intake        PartitionIntake `protobuf:"varint,2,opt,name=intake,proto3,enum=headrace.v1.PartitionIntake" json:"intake,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPartitionIntakeRequest) Reset() {
+	*x = SetPartitionIntakeRequest{}
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPartitionIntakeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPartitionIntakeRequest) ProtoMessage() {}
+
+func (x *SetPartitionIntakeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPartitionIntakeRequest.ProtoReflect.Descriptor instead.
+func (*SetPartitionIntakeRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *SetPartitionIntakeRequest) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *SetPartitionIntakeRequest) GetIntake() PartitionIntake {
+	if x != nil {
+		return x.Intake
+	}
+	return PartitionIntake_PARTITION_INTAKE_UNSPECIFIED
+}
+
+type SetPartitionIntakeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPartitionIntakeResponse) Reset() {
+	*x = SetPartitionIntakeResponse{}
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPartitionIntakeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPartitionIntakeResponse) ProtoMessage() {}
+
+func (x *SetPartitionIntakeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPartitionIntakeResponse.ProtoReflect.Descriptor instead.
+func (*SetPartitionIntakeResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+}
+
 type ListNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -30,7 +173,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[0]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -42,7 +185,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[0]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -55,7 +198,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{0}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{2}
 }
 
 type ListNodesResponse struct {
@@ -67,7 +210,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[1]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -79,7 +222,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[1]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -92,7 +235,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -110,18 +253,18 @@ type Node struct {
 	Version    string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	StartTime  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	Partitions []uint32               `protobuf:"varint,6,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
-	// Of the answering node only: sessions, tries in flight, busy share of its loop.
+	// Sessions, tries in flight, busy share of its loop; of other nodes as they told in the last second.
 	Executors     uint32  `protobuf:"varint,7,opt,name=executors,proto3" json:"executors,omitempty"`
 	Running       uint32  `protobuf:"varint,8,opt,name=running,proto3" json:"running,omitempty"`
 	LoopBusyRatio float64 `protobuf:"fixed64,9,opt,name=loop_busy_ratio,json=loopBusyRatio,proto3" json:"loop_busy_ratio,omitempty"`
 	// Computes the assignment.
 	Leader bool `protobuf:"varint,10,opt,name=leader,proto3" json:"leader,omitempty"`
-	// How durable a commit is, as read from the store. Of the answering node only.
+	// How durable a commit is, as read from the store.
 	StoreSettings map[string]string `protobuf:"bytes,11,rep,name=store_settings,json=storeSettings,proto3" json:"store_settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Bytes written to disk since the store was opened, and occupied. Of the answering node only.
+	// Bytes written to disk since the store was opened, and occupied.
 	DiskWrittenBytes  int64 `protobuf:"varint,12,opt,name=disk_written_bytes,json=diskWrittenBytes,proto3" json:"disk_written_bytes,omitempty"`
 	DiskOccupiedBytes int64 `protobuf:"varint,13,opt,name=disk_occupied_bytes,json=diskOccupiedBytes,proto3" json:"disk_occupied_bytes,omitempty"`
-	// CPU time of the process in microseconds. Of the answering node only.
+	// CPU time of the process in microseconds.
 	CpuMicros     int64 `protobuf:"varint,14,opt,name=cpu_micros,json=cpuMicros,proto3" json:"cpu_micros,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -129,7 +272,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -141,7 +284,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -154,7 +297,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Node) GetId() string {
@@ -263,7 +406,7 @@ type ListPartitionsRequest struct {
 
 func (x *ListPartitionsRequest) Reset() {
 	*x = ListPartitionsRequest{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -275,7 +418,7 @@ func (x *ListPartitionsRequest) String() string {
 func (*ListPartitionsRequest) ProtoMessage() {}
 
 func (x *ListPartitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -288,7 +431,7 @@ func (x *ListPartitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPartitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPartitionsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{3}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{5}
 }
 
 type ListPartitionsResponse struct {
@@ -300,7 +443,7 @@ type ListPartitionsResponse struct {
 
 func (x *ListPartitionsResponse) Reset() {
 	*x = ListPartitionsResponse{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -312,7 +455,7 @@ func (x *ListPartitionsResponse) String() string {
 func (*ListPartitionsResponse) ProtoMessage() {}
 
 func (x *ListPartitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -325,7 +468,7 @@ func (x *ListPartitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPartitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPartitionsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListPartitionsResponse) GetPartitions() []*Partition {
@@ -341,20 +484,23 @@ type Partition struct {
 	// Empty: nobody owns it now.
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Epoch  uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// One of opening, open, lost, none.
+	// One of opening, open, owned (by a node that has told nothing of it yet), none.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// Due and not running.
 	Backlog int64 `protobuf:"varint,5,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	// Waiting for their time.
-	Scheduled     int64 `protobuf:"varint,6,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
-	Running       int64 `protobuf:"varint,7,opt,name=running,proto3" json:"running,omitempty"`
+	Scheduled int64 `protobuf:"varint,6,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
+	Running   int64 `protobuf:"varint,7,opt,name=running,proto3" json:"running,omitempty"`
+	// Which database holds it.
+	Database      string          `protobuf:"bytes,8,opt,name=database,proto3" json:"database,omitempty"`
+	Intake        PartitionIntake `protobuf:"varint,9,opt,name=intake,proto3,enum=headrace.v1.PartitionIntake" json:"intake,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +512,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +525,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Partition) GetId() uint32 {
@@ -431,11 +577,31 @@ func (x *Partition) GetRunning() int64 {
 	return 0
 }
 
+func (x *Partition) GetDatabase() string {
+	if x != nil {
+		return x.Database
+	}
+	return ""
+}
+
+func (x *Partition) GetIntake() PartitionIntake {
+	if x != nil {
+		return x.Intake
+	}
+	return PartitionIntake_PARTITION_INTAKE_UNSPECIFIED
+}
+
 var File_headrace_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
-	"!headrace/v1/cluster_service.proto\x12\vheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
+	"!headrace/v1/cluster_service.proto\x12\vheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"q\n" +
+	"\x19SetPartitionIntakeRequest\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\rR\n" +
+	"partitions\x124\n" +
+	"\x06intake\x18\x02 \x01(\x0e2\x1c.headrace.v1.PartitionIntakeR\x06intake\"\x1c\n" +
+	"\x1aSetPartitionIntakeResponse\"\x12\n" +
 	"\x10ListNodesRequest\"<\n" +
 	"\x11ListNodesResponse\x12'\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x11.headrace.v1.NodeR\x05nodes\"\xbd\x04\n" +
@@ -466,7 +632,7 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\x16ListPartitionsResponse\x126\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x16.headrace.v1.PartitionR\n" +
-	"partitions\"\xb2\x01\n" +
+	"partitions\"\x84\x02\n" +
 	"\tPartition\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x14\n" +
@@ -474,10 +640,18 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x18\n" +
 	"\abacklog\x18\x05 \x01(\x03R\abacklog\x12\x1c\n" +
 	"\tscheduled\x18\x06 \x01(\x03R\tscheduled\x12\x18\n" +
-	"\arunning\x18\a \x01(\x03R\arunning2\xb7\x01\n" +
+	"\arunning\x18\a \x01(\x03R\arunning\x12\x1a\n" +
+	"\bdatabase\x18\b \x01(\tR\bdatabase\x124\n" +
+	"\x06intake\x18\t \x01(\x0e2\x1c.headrace.v1.PartitionIntakeR\x06intake*\x8c\x01\n" +
+	"\x0fPartitionIntake\x12 \n" +
+	"\x1cPARTITION_INTAKE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17PARTITION_INTAKE_ACTIVE\x10\x01\x12\x1d\n" +
+	"\x19PARTITION_INTAKE_DRAINING\x10\x02\x12\x1b\n" +
+	"\x17PARTITION_INTAKE_SEALED\x10\x032\x9e\x02\n" +
 	"\x0eClusterService\x12J\n" +
 	"\tListNodes\x12\x1d.headrace.v1.ListNodesRequest\x1a\x1e.headrace.v1.ListNodesResponse\x12Y\n" +
-	"\x0eListPartitions\x12\".headrace.v1.ListPartitionsRequest\x1a#.headrace.v1.ListPartitionsResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
+	"\x0eListPartitions\x12\".headrace.v1.ListPartitionsRequest\x1a#.headrace.v1.ListPartitionsResponse\x12e\n" +
+	"\x12SetPartitionIntake\x12&.headrace.v1.SetPartitionIntakeRequest\x1a'.headrace.v1.SetPartitionIntakeResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_cluster_service_proto_rawDescOnce sync.Once
@@ -491,31 +665,39 @@ func file_headrace_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_headrace_v1_cluster_service_proto_rawDescData
 }
 
-var file_headrace_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_headrace_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_headrace_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_headrace_v1_cluster_service_proto_goTypes = []any{
-	(*ListNodesRequest)(nil),       // 0: headrace.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),      // 1: headrace.v1.ListNodesResponse
-	(*Node)(nil),                   // 2: headrace.v1.Node
-	(*ListPartitionsRequest)(nil),  // 3: headrace.v1.ListPartitionsRequest
-	(*ListPartitionsResponse)(nil), // 4: headrace.v1.ListPartitionsResponse
-	(*Partition)(nil),              // 5: headrace.v1.Partition
-	nil,                            // 6: headrace.v1.Node.StoreSettingsEntry
-	(*timestamppb.Timestamp)(nil),  // 7: google.protobuf.Timestamp
+	(PartitionIntake)(0),               // 0: headrace.v1.PartitionIntake
+	(*SetPartitionIntakeRequest)(nil),  // 1: headrace.v1.SetPartitionIntakeRequest
+	(*SetPartitionIntakeResponse)(nil), // 2: headrace.v1.SetPartitionIntakeResponse
+	(*ListNodesRequest)(nil),           // 3: headrace.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),          // 4: headrace.v1.ListNodesResponse
+	(*Node)(nil),                       // 5: headrace.v1.Node
+	(*ListPartitionsRequest)(nil),      // 6: headrace.v1.ListPartitionsRequest
+	(*ListPartitionsResponse)(nil),     // 7: headrace.v1.ListPartitionsResponse
+	(*Partition)(nil),                  // 8: headrace.v1.Partition
+	nil,                                // 9: headrace.v1.Node.StoreSettingsEntry
+	(*timestamppb.Timestamp)(nil),      // 10: google.protobuf.Timestamp
 }
 var file_headrace_v1_cluster_service_proto_depIdxs = []int32{
-	2, // 0: headrace.v1.ListNodesResponse.nodes:type_name -> headrace.v1.Node
-	7, // 1: headrace.v1.Node.start_time:type_name -> google.protobuf.Timestamp
-	6, // 2: headrace.v1.Node.store_settings:type_name -> headrace.v1.Node.StoreSettingsEntry
-	5, // 3: headrace.v1.ListPartitionsResponse.partitions:type_name -> headrace.v1.Partition
-	0, // 4: headrace.v1.ClusterService.ListNodes:input_type -> headrace.v1.ListNodesRequest
-	3, // 5: headrace.v1.ClusterService.ListPartitions:input_type -> headrace.v1.ListPartitionsRequest
-	1, // 6: headrace.v1.ClusterService.ListNodes:output_type -> headrace.v1.ListNodesResponse
-	4, // 7: headrace.v1.ClusterService.ListPartitions:output_type -> headrace.v1.ListPartitionsResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	0,  // 0: headrace.v1.SetPartitionIntakeRequest.intake:type_name -> headrace.v1.PartitionIntake
+	5,  // 1: headrace.v1.ListNodesResponse.nodes:type_name -> headrace.v1.Node
+	10, // 2: headrace.v1.Node.start_time:type_name -> google.protobuf.Timestamp
+	9,  // 3: headrace.v1.Node.store_settings:type_name -> headrace.v1.Node.StoreSettingsEntry
+	8,  // 4: headrace.v1.ListPartitionsResponse.partitions:type_name -> headrace.v1.Partition
+	0,  // 5: headrace.v1.Partition.intake:type_name -> headrace.v1.PartitionIntake
+	3,  // 6: headrace.v1.ClusterService.ListNodes:input_type -> headrace.v1.ListNodesRequest
+	6,  // 7: headrace.v1.ClusterService.ListPartitions:input_type -> headrace.v1.ListPartitionsRequest
+	1,  // 8: headrace.v1.ClusterService.SetPartitionIntake:input_type -> headrace.v1.SetPartitionIntakeRequest
+	4,  // 9: headrace.v1.ClusterService.ListNodes:output_type -> headrace.v1.ListNodesResponse
+	7,  // 10: headrace.v1.ClusterService.ListPartitions:output_type -> headrace.v1.ListPartitionsResponse
+	2,  // 11: headrace.v1.ClusterService.SetPartitionIntake:output_type -> headrace.v1.SetPartitionIntakeResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_cluster_service_proto_init() }
@@ -528,13 +710,14 @@ func file_headrace_v1_cluster_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_cluster_service_proto_rawDesc), len(file_headrace_v1_cluster_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   7,
+			NumEnums:      1,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_headrace_v1_cluster_service_proto_goTypes,
 		DependencyIndexes: file_headrace_v1_cluster_service_proto_depIdxs,
+		EnumInfos:         file_headrace_v1_cluster_service_proto_enumTypes,
 		MessageInfos:      file_headrace_v1_cluster_service_proto_msgTypes,
 	}.Build()
 	File_headrace_v1_cluster_service_proto = out.File

@@ -19,8 +19,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ClusterService_ListNodes_FullMethodName      = "/headrace.v1.ClusterService/ListNodes"
-	ClusterService_ListPartitions_FullMethodName = "/headrace.v1.ClusterService/ListPartitions"
+	ClusterService_ListNodes_FullMethodName          = "/headrace.v1.ClusterService/ListNodes"
+	ClusterService_ListPartitions_FullMethodName     = "/headrace.v1.ClusterService/ListPartitions"
+	ClusterService_SetPartitionIntake_FullMethodName = "/headrace.v1.ClusterService/SetPartitionIntake"
 )
 
 // ClusterServiceClient is the client API for ClusterService service.
@@ -33,6 +34,9 @@ type ClusterServiceClient interface {
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
 	// ListPartitions returns the partitions and who owns them.
 	ListPartitions(ctx context.Context, in *ListPartitionsRequest, opts ...grpc.CallOption) (*ListPartitionsResponse, error)
+	// SetPartitionIntake says whether partitions take new tasks. What a draining one holds is still dispatched;
+	// tenants that go to it get another partition in its place. One at least stays active.
+	SetPartitionIntake(ctx context.Context, in *SetPartitionIntakeRequest, opts ...grpc.CallOption) (*SetPartitionIntakeResponse, error)
 }
 
 type clusterServiceClient struct {
@@ -63,6 +67,16 @@ func (c *clusterServiceClient) ListPartitions(ctx context.Context, in *ListParti
 	return out, nil
 }
 
+func (c *clusterServiceClient) SetPartitionIntake(ctx context.Context, in *SetPartitionIntakeRequest, opts ...grpc.CallOption) (*SetPartitionIntakeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetPartitionIntakeResponse)
+	err := c.cc.Invoke(ctx, ClusterService_SetPartitionIntake_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServiceServer is the server API for ClusterService service.
 // All implementations must embed UnimplementedClusterServiceServer
 // for forward compatibility.
@@ -73,6 +87,9 @@ type ClusterServiceServer interface {
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
 	// ListPartitions returns the partitions and who owns them.
 	ListPartitions(context.Context, *ListPartitionsRequest) (*ListPartitionsResponse, error)
+	// SetPartitionIntake says whether partitions take new tasks. What a draining one holds is still dispatched;
+	// tenants that go to it get another partition in its place. One at least stays active.
+	SetPartitionIntake(context.Context, *SetPartitionIntakeRequest) (*SetPartitionIntakeResponse, error)
 	mustEmbedUnimplementedClusterServiceServer()
 }
 
@@ -88,6 +105,9 @@ func (UnimplementedClusterServiceServer) ListNodes(context.Context, *ListNodesRe
 }
 func (UnimplementedClusterServiceServer) ListPartitions(context.Context, *ListPartitionsRequest) (*ListPartitionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPartitions not implemented")
+}
+func (UnimplementedClusterServiceServer) SetPartitionIntake(context.Context, *SetPartitionIntakeRequest) (*SetPartitionIntakeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetPartitionIntake not implemented")
 }
 func (UnimplementedClusterServiceServer) mustEmbedUnimplementedClusterServiceServer() {}
 func (UnimplementedClusterServiceServer) testEmbeddedByValue()                        {}
@@ -146,6 +166,24 @@ func _ClusterService_ListPartitions_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterService_SetPartitionIntake_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetPartitionIntakeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).SetPartitionIntake(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_SetPartitionIntake_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).SetPartitionIntake(ctx, req.(*SetPartitionIntakeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ClusterService_ServiceDesc is the grpc.ServiceDesc for ClusterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -160,6 +198,10 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListPartitions",
 			Handler:    _ClusterService_ListPartitions_Handler,
+		},
+		{
+			MethodName: "SetPartitionIntake",
+			Handler:    _ClusterService_SetPartitionIntake_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

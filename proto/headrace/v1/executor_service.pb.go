@@ -596,7 +596,9 @@ type SessionRequest struct {
 	// How many pushes the node may have sent in this session, in all. Only grows. 0: unchanged.
 	Credit uint64 `protobuf:"varint,7,opt,name=credit,proto3" json:"credit,omitempty"`
 	// The executor will take no more pushes: it ends what runs, then closes.
-	Draining      bool `protobuf:"varint,8,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining bool `protobuf:"varint,8,opt,name=draining,proto3" json:"draining,omitempty"`
+	// How much credit the node is asked to give back in this session, in all. Only grows. 0: unchanged.
+	Recall        uint64 `protobuf:"varint,9,opt,name=recall,proto3" json:"recall,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -685,6 +687,13 @@ func (x *SessionRequest) GetDraining() bool {
 		return x.Draining
 	}
 	return false
+}
+
+func (x *SessionRequest) GetRecall() uint64 {
+	if x != nil {
+		return x.Recall
+	}
+	return 0
 }
 
 // Hello opens a session, and answers a welcome. It states everything the executor holds of this node's
@@ -1378,7 +1387,14 @@ type SessionResponse struct {
 	BeatAnswer *BeatAnswer    `protobuf:"bytes,6,opt,name=beat_answer,json=beatAnswer,proto3" json:"beat_answer,omitempty"`
 	Claims     []*ClaimAnswer `protobuf:"bytes,7,rep,name=claims,proto3" json:"claims,omitempty"`
 	// The node is going away: no more pushes come; end nothing, keep what runs, look at the directory.
-	GoingAway     bool `protobuf:"varint,8,opt,name=going_away,json=goingAway,proto3" json:"going_away,omitempty"`
+	GoingAway bool `protobuf:"varint,8,opt,name=going_away,json=goingAway,proto3" json:"going_away,omitempty"`
+	// How much waits here for executors such as this one: its share of what could be pushed now. Each push takes
+	// one off, until it is told anew. Absent: unchanged.
+	Demand *uint32 `protobuf:"varint,9,opt,name=demand,proto3,oneof" json:"demand,omitempty"`
+	// How much credit was given back in this session, in all: as many pushes will not come. Only grows.
+	Returned uint64 `protobuf:"varint,10,opt,name=returned,proto3" json:"returned,omitempty"`
+	// The recall that returned answers. 0: none is answered by this message.
+	Recalled      uint64 `protobuf:"varint,11,opt,name=recalled,proto3" json:"recalled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1483,27 @@ func (x *SessionResponse) GetGoingAway() bool {
 		return x.GoingAway
 	}
 	return false
+}
+
+func (x *SessionResponse) GetDemand() uint32 {
+	if x != nil && x.Demand != nil {
+		return *x.Demand
+	}
+	return 0
+}
+
+func (x *SessionResponse) GetReturned() uint64 {
+	if x != nil {
+		return x.Returned
+	}
+	return 0
+}
+
+func (x *SessionResponse) GetRecalled() uint64 {
+	if x != nil {
+		return x.Recalled
+	}
+	return 0
 }
 
 type Welcome struct {
@@ -2076,7 +2113,7 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\texclusive\x18\v \x01(\bR\texclusive\x12\x1e\n" +
 	"\n" +
 	"downstream\x18\f \x01(\tR\n" +
-	"downstream\"\xd2\x02\n" +
+	"downstream\"\xea\x02\n" +
 	"\x0eSessionRequest\x12(\n" +
 	"\x05hello\x18\x01 \x01(\v2\x12.headrace.v1.HelloR\x05hello\x12$\n" +
 	"\x04acks\x18\x02 \x03(\v2\x10.headrace.v1.AckR\x04acks\x120\n" +
@@ -2085,7 +2122,8 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x04logs\x18\x05 \x03(\v2\x16.headrace.v1.LogReportR\x04logs\x12%\n" +
 	"\x04beat\x18\x06 \x01(\v2\x11.headrace.v1.BeatR\x04beat\x12\x16\n" +
 	"\x06credit\x18\a \x01(\x04R\x06credit\x12\x1a\n" +
-	"\bdraining\x18\b \x01(\bR\bdraining\"\x94\x02\n" +
+	"\bdraining\x18\b \x01(\bR\bdraining\x12\x16\n" +
+	"\x06recall\x18\t \x01(\x04R\x06recall\"\x94\x02\n" +
 	"\x05Hello\x12\x1f\n" +
 	"\vexecutor_id\x18\x01 \x01(\fR\n" +
 	"executorId\x12\x12\n" +
@@ -2149,7 +2187,7 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\"\x1e\n" +
 	"\x04Beat\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\"\x92\x03\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\"\xf2\x03\n" +
 	"\x0fSessionResponse\x12.\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.headrace.v1.WelcomeR\awelcome\x12)\n" +
 	"\x06pushes\x18\x02 \x03(\v2\x11.headrace.v1.PushR\x06pushes\x124\n" +
@@ -2160,7 +2198,12 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"beatAnswer\x120\n" +
 	"\x06claims\x18\a \x03(\v2\x18.headrace.v1.ClaimAnswerR\x06claims\x12\x1d\n" +
 	"\n" +
-	"going_away\x18\b \x01(\bR\tgoingAway\"W\n" +
+	"going_away\x18\b \x01(\bR\tgoingAway\x12\x1b\n" +
+	"\x06demand\x18\t \x01(\rH\x00R\x06demand\x88\x01\x01\x12\x1a\n" +
+	"\breturned\x18\n" +
+	" \x01(\x04R\breturned\x12\x1a\n" +
+	"\brecalled\x18\v \x01(\x04R\brecalledB\t\n" +
+	"\a_demand\"W\n" +
 	"\aWelcome\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x123\n" +
 	"\x06epochs\x18\x02 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x06epochs\"\xb3\x05\n" +
@@ -2339,6 +2382,7 @@ func file_headrace_v1_executor_service_proto_init() {
 	}
 	file_headrace_v1_task_proto_init()
 	file_headrace_v1_executor_service_proto_msgTypes[13].OneofWrappers = []any{}
+	file_headrace_v1_executor_service_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

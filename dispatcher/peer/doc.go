@@ -1,0 +1,30 @@
+// Package peer joins the nodes of a cluster: it finds the owner of a partition, here or elsewhere, and asks
+// it. The door (package api) talks to a Router as if one node owned everything.
+//
+//	api ──▶ Router ──here──▶ loop
+//	           │
+//	           └──elsewhere──▶ peer ──PeerService──▶ Service of the owner ──▶ its loop
+//
+// # Where a call goes
+//
+// The loop knows what it holds; for the rest the directory says who holds the key. Both may be late, and
+// neither makes anything safe: an owner refuses what it does not own, and the caller looks again.
+//
+// # What a broken call means
+//
+// A call that was never sent has done nothing: it counts as "not the owner", and another may be asked. A
+// submit whose answer got lost is answered core.ErrUnknownOutcome, so that the SDK sends it again, marked as
+// a retry. A retry goes to the owner of the request's first candidate, which asks the owner of the second one
+// (Elsewhere): the first has whoever retries at the same time, the second knows what is under way there
+// and takes no first call of it from then on. Only if both have answered is anything inserted. So while
+// one of the two has no owner a retry is answered UNAVAILABLE. A first call that is delayed so long that
+// the second candidate has changed its owner after the look is not caught: such a message would have to
+// survive the connection that its sender gave up, for longer than a takeover takes.
+//
+// # Connections
+//
+// One for each node in the directory, for all its calls, with keep-alive pings; it is closed when the node
+// leaves, which ends its calls. A stream of statistics runs in it: every 250 ms the peer's backlogs, which
+// with our own sends since feed the choice between two candidates, and once a second what `node list`
+// shows. Another carries all watches. A dead peer costs the calls to it and nothing else.
+package peer

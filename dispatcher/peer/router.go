@@ -1,0 +1,353 @@
+package peer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/telemetry"
+	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
+)
+
+// Config says where a router looks.
+type Config struct {
+	NodeID    shard.NodeID
+	Directory func() *shard.Directory
+	// Dial is what connections to other nodes are dialled with; credentials are in it. Nil: no other node.
+	Dial   []grpc.DialOption
+	Logger *zap.Logger // nil: silent
+}
+
+// Router hands requests to the owner of their partition. Its methods may be called from any goroutine.
+type Router struct {
+	cfg   Config
+	local Local
+	log   *zap.Logger
+
+	mu     sync.RWMutex // guards following
+	peers  map[shard.NodeID]*peer
+	closed bool
+	wg     sync.WaitGroup // peers that are being closed
+}
+
+// NewRouter returns a router that knows no other node yet: Update tells it.
+func NewRouter(cfg Config, local Local) *Router {
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	return &Router{cfg: cfg, local: local, log: cfg.Logger.Named("peers"), peers: map[shard.NodeID]*peer{}}
+}
+
+// Update dials the nodes that have joined and hangs up on those that have left. It does not wait.
+func (r *Router) Update() {
+	if r.cfg.Dial == nil {
+		return
+	}
+	nodes := r.cfg.Directory().Nodes
+	if len(nodes) == 0 {
+		return // nothing was heard yet
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	for id, p := range r.peers {
+		if !slices.ContainsFunc(nodes, func(n shard.Node) bool { return n.ID == id && n.Addr == p.addr }) {
+			delete(r.peers, id)
+			r.wg.Go(p.close)
+		}
+	}
+	for _, n := range nodes {
+		if n.ID == r.cfg.NodeID || n.Addr == "" || r.peers[n.ID] != nil {
+			continue
+		}
+		p, err := dial(n, r.cfg.Dial, r.log)
+		if err != nil {
+			r.log.Error("a node's address can't be used", telemetry.Err(err))
+			continue
+		}
+		r.peers[n.ID] = p
+	}
+}
+
+// Close hangs up on all nodes.
+func (r *Router) Close() {
+	r.mu.Lock()
+	r.closed = true
+	for _, p := range r.peers {
+		r.wg.Go(p.close)
+	}
+	clear(r.peers)
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
+func (r *Router) peer(id shard.NodeID) *peer {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.peers[id]
+}
+
+// owner says who has a partition: this node, another, or (false and nil) nobody that can be asked.
+func (r *Router) owner(partition uint32) (here bool, p *peer) {
+	if _, here = r.local.Backlog(partition); here {
+		return true, nil
+	}
+	id := r.cfg.Directory().Owners[partition]
+	if id == r.cfg.NodeID {
+		return true, nil
+	}
+	return false, r.peer(id)
+}
+
+// Submit hands tasks to the owner of their partition (see loop.Submit). Not the owner, or not reachable: the
+// answer's error is core.ErrNotOwner. An answer that got lost is core.ErrUnknownOutcome.
+func (r *Router) Submit(ctx context.Context, s *core.Submit) (core.SubmitAnswer, error) {
+	here, p := r.owner(s.Partition)
+	switch {
+	case here:
+		return r.local.Submit(ctx, s)
+	case p == nil:
+		return core.SubmitAnswer{Err: core.ErrNotOwner}, nil
+	}
+	return p.submit(ctx, s)
+}
+
+// Elsewhere is loop.Config.Elsewhere.
+func (r *Router) Elsewhere(ctx context.Context, partition uint32, tenant, requestID string) (*store.Request, error) {
+	id := r.cfg.Directory().Owners[partition]
+	p := r.peer(id)
+	if p == nil { // nobody's, or ours and not open yet: what an earlier owner has under way may still land
+		return nil, fmt.Errorf("look for a request in partition %d: %w", partition, core.ErrNotOwner)
+	}
+	a, err := p.look(ctx, core.Look{Partition: partition, Tenant: tenant, RequestID: requestID})
+	if err == nil {
+		err = a.Err
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("look for a request in partition %d: %w", partition, err)
+	case len(a.Items) == 0:
+		return nil, store.ErrNotFound
+	}
+	q := &store.Request{ID: requestID, Tenant: tenant, IDs: make([]task.ID, len(a.Items)), Dedup: make([]bool, len(a.Items))}
+	for i, it := range a.Items {
+		q.IDs[i], q.Dedup[i] = it.ID, it.Dedup
+	}
+	return q, nil
+}
+
+// Times of a call that meets a change of owners.
+const (
+	lookAgainEvery = 50 * time.Millisecond
+	lookAgainMax   = time.Second
+)
+
+// Again waits before a call that found no owner is made again, for the time since began; false: don't.
+func Again(ctx context.Context, began time.Time) bool {
+	left := lookAgainMax - time.Since(began)
+	if deadline, ok := ctx.Deadline(); ok {
+		left = min(left, time.Until(deadline)-lookAgainEvery)
+	}
+	if left <= 0 {
+		return false
+	}
+	t := time.NewTimer(min(left, lookAgainEvery))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Cancel asks the owner to stop a task. While the partition changes its owner it asks again for up to a second.
+func (r *Router) Cancel(ctx context.Context, c core.Cancel) (core.CancelAnswer, error) {
+	for began := time.Now(); ; {
+		a, err := r.cancel(ctx, c)
+		if err != nil || !errors.Is(a.Err, core.ErrNotOwner) || !r.known(c.ID.Partition()) || !Again(ctx, began) {
+			return a, err
+		}
+	}
+}
+
+func (r *Router) cancel(ctx context.Context, c core.Cancel) (core.CancelAnswer, error) {
+	here, p := r.owner(c.ID.Partition())
+	switch {
+	case here:
+		return r.local.Cancel(ctx, c)
+	case p == nil:
+		return core.CancelAnswer{Err: core.ErrNotOwner}, nil
+	}
+	return p.cancelTask(ctx, c)
+}
+
+// known reports whether there is such a partition.
+func (r *Router) known(partition uint32) bool {
+	return slices.ContainsFunc(r.cfg.Directory().Partitions, func(p shard.Partition) bool { return p.ID == partition })
+}
+
+// Watch follows a task at its owner (see loop.Watch).
+func (r *Router) Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error) {
+	here, p := r.owner(id.Partition())
+	switch {
+	case here:
+		return r.local.Watch(ctx, id)
+	case p == nil:
+		none := make(chan core.Event)
+		close(none)
+		return none, func() {}, nil
+	}
+	return p.watches.watch(ctx, id)
+}
+
+// Views returns what owners' memories have of tasks, in their order. An owner that can't be asked counts as
+// one that has nothing: what the store says is true, if less.
+func (r *Router) Views(ctx context.Context, ids []task.ID) ([]core.Live, error) {
+	byPeer := map[*peer][]int{} // nil: here
+	for i, id := range ids {
+		if here, p := r.owner(id.Partition()); here || p != nil {
+			byPeer[p] = append(byPeer[p], i)
+		}
+	}
+	if len(byPeer) == 1 && len(byPeer[nil]) == len(ids) {
+		return r.local.Views(ctx, ids)
+	}
+	out := make([]core.Live, len(ids))
+	var failed error // of the own loop
+	var wg sync.WaitGroup
+	for p, at := range byPeer {
+		wg.Go(func() {
+			some := make([]task.ID, len(at))
+			for k, i := range at {
+				some[k] = ids[i]
+			}
+			var live []core.Live
+			var err error
+			if p == nil {
+				live, err = r.local.Views(ctx, some)
+				failed = err
+			} else if live, err = p.views(ctx, some); err != nil {
+				p.log.Debug("views are missing", telemetry.Err(err))
+			}
+			if err == nil {
+				for k, i := range at {
+					out[i] = live[k]
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if failed == nil && ctx.Err() != nil {
+		failed = context.Cause(ctx)
+	}
+	return out, failed
+}
+
+// Running returns at most most running tasks of a tenant from each owner. Here an owner that can't be asked is an
+// error, core.ErrNotOwner: a list without what runs there would be wrong.
+func (r *Router) Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error) {
+	var mu sync.Mutex // guards following
+	var out []core.Live
+	var failed error
+	add := func(live []core.Live, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		out, failed = append(out, live...), cmp.Or(failed, err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { add(r.local.Running(ctx, tenant, function, most)) })
+	owners := map[shard.NodeID]bool{}
+	for _, id := range r.cfg.Directory().Owners {
+		if id != r.cfg.NodeID {
+			owners[id] = true
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(owners)) {
+		p := r.peer(id)
+		if p == nil {
+			add(nil, fmt.Errorf("node %s can't be asked what runs: %w", id, core.ErrNotOwner))
+			continue
+		}
+		wg.Go(func() { add(p.running(ctx, tenant, function, most)) })
+	}
+	wg.Wait()
+	return out, failed
+}
+
+// Partitions returns what is known of all partitions that have an owner, those of others a quarter of a second
+// ago or so; by partition.
+func (r *Router) Partitions() []core.PartitionStat {
+	own := r.local.Partitions()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if len(r.peers) == 0 {
+		return own
+	}
+	out := slices.Clone(own)
+	owners := r.cfg.Directory().Owners
+	for id, p := range r.peers {
+		for _, st := range p.stats.Load().parts {
+			if owners[st.Partition] == id && !slices.ContainsFunc(own, func(o core.PartitionStat) bool { return o.Partition == st.Partition }) {
+				out = append(out, st)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b core.PartitionStat) int { return cmp.Compare(a.Partition, b.Partition) })
+	return out
+}
+
+// Node returns what a node told of itself in the last second or so; nil: nothing.
+func (r *Router) Node(id string) *headracev1.Node {
+	if p := r.peer(shard.NodeID(id)); p != nil {
+		return p.node.Load()
+	}
+	return nil
+}
+
+// Pick chooses between two candidate partitions for n tasks: the one with the shorter backlog, by what its owner told
+// last and what was sent from here since; a where they are equal. False: nobody can be asked for either.
+func (r *Router) Pick(a, b uint32, n int) (uint32, bool) {
+	backlogA, sentA, okA := r.backlog(a)
+	backlogB, sentB, okB := r.backlog(b)
+	switch {
+	case !okA && !okB:
+		return 0, false
+	case !okA, okB && backlogB < backlogA:
+		sentB(n)
+		return b, true
+	}
+	sentA(n)
+	return a, true
+}
+
+// backlog returns what waits in a partition, and what to tell about tasks that are sent there.
+func (r *Router) backlog(partition uint32) (backlog int64, sent func(int), ok bool) {
+	if n, here := r.local.Backlog(partition); here {
+		return n, func(n int) { r.local.Sending(partition, n) }, true
+	}
+	p := r.peer(r.cfg.Directory().Owners[partition])
+	if p == nil {
+		return 0, nil, false
+	}
+	s := p.stats.Load()
+	i, found := slices.BinarySearchFunc(s.parts, partition, func(st core.PartitionStat, id uint32) int { return cmp.Compare(st.Partition, id) })
+	if !found { // it is new there: nothing is known, and its owner says so if it is not open
+		return 0, func(int) {}, true
+	}
+	return s.parts[i].Backlog + s.sent[i].Load(), func(n int) { s.sent[i].Add(int64(n)) }, true
+}
