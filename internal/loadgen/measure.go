@@ -92,12 +92,17 @@ func ownCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// drain returns when the server has no more live tasks than before: every outcome is committed.
+// settledFor is how long the counts must stay at what they were: they are published now and then, so that a
+// look right after the last start may show what was before it.
+const settledFor = 300 * time.Millisecond
+
+// drain returns when the server had no more live tasks than before for the first time: every outcome is committed.
 func (r *Run) drain(ctx context.Context, before glance) (time.Time, error) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	progress := time.Now()
 	var lastStarts, lastLive int64
+	var settled time.Time
 	for {
 		starts, live := r.Starts.Load(), int64(-1)
 		if starts >= r.Accepted.Load() { // ask only when it can be over: asking costs CPU
@@ -105,8 +110,13 @@ func (r *Run) drain(ctx context.Context, before glance) (time.Time, error) {
 			if live, err = r.live(ctx); err != nil {
 				return time.Time{}, err
 			}
-			if live <= before.live {
-				return time.Now(), nil
+			switch {
+			case live > before.live:
+				settled = time.Time{}
+			case settled.IsZero():
+				settled = time.Now()
+			case time.Since(settled) > settledFor:
+				return settled, nil
 			}
 		}
 		if starts != lastStarts || live != lastLive {
