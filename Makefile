@@ -15,9 +15,9 @@ help: ## this list
 run: build ## the guided tour on real files, on the embedded default (ARGS=--once ends by itself)
 	./bin/headrace demo $(ARGS)
 
-build: ## bin/headrace
+build: ## bin/headrace, one static binary without C
 	@mkdir -p bin
-	$(GO) build -o bin/headrace ./cmd/headrace
+	CGO_ENABLED=0 $(GO) build -o bin/headrace ./cmd/headrace
 
 check: ## seconds; run it before each commit
 	@fmt=$$(gofmt -l $$(git ls-files '*.go' ':!*.pb.go')); [ -z "$$fmt" ] || { echo "gofmt -w these:"; echo "$$fmt"; exit 1; }
