@@ -48,6 +48,7 @@ func (l *lateStore) start(ctx context.Context) {
 			if err == nil {
 				l.is.Store(&s)
 				close(l.opened)
+				l.lookAfter(ctx, s)
 				return
 			}
 			if ctx.Err() != nil {
@@ -61,6 +62,38 @@ func (l *lateStore) start(ctx context.Context) {
 			}
 		}
 	})
+}
+
+// maintainer is a store that wants to be looked after every few minutes, by any node.
+type maintainer interface {
+	Maintain(ctx context.Context, now time.Time, keep time.Duration) error
+}
+
+// How often databases are looked after, and how long finished tasks are kept: the default class of design's
+// retention.
+const (
+	maintainEvery = 5 * time.Minute
+	keepFinished  = 30 * 24 * time.Hour
+)
+
+// lookAfter maintains a store until ctx ends.
+func (l *lateStore) lookAfter(ctx context.Context, s store.Store) {
+	m, ok := s.(maintainer)
+	if !ok {
+		return
+	}
+	tick := time.NewTicker(maintainEvery)
+	defer tick.Stop()
+	for {
+		if err := m.Maintain(ctx, time.Now(), keepFinished); err != nil && ctx.Err() == nil {
+			l.log.Warn("maintain the database", telemetry.Err(err))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // get returns the store once it is open; nil before.
