@@ -23,7 +23,7 @@ var layers = [][]string{
 	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver"},
 	{"executor/engine", "dispatcher/api"},
 	{"dispatcher/push", "dispatcher/peer"},
-	{"dispatcher/loop"},
+	{"dispatcher/loop", "dispatcher/ownership"},
 	{"dispatcher/core"},
 	{"store/pgstore", "store/filestore", "shard/etcdshard", "shard/shardtest"},
 	{"store/storetest", "shard/memshard", "shard/placement"},
@@ -45,7 +45,7 @@ var doors = map[string][]string{
 
 // pure packages hold no clock, lock, goroutine or I/O of their own; impure is what gives that away.
 var (
-	pure   = []string{"task", "shard", "flowcontrol/fairqueue", "dispatcher/core", "executor/engine"}
+	pure   = []string{"task", "shard", "flowcontrol/fairqueue", "dispatcher/core", "dispatcher/ownership", "executor/engine"}
 	impure = []string{
 		"context", "database/sql", "log", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic",
 		"go.uber.org/zap", "google.golang.org/grpc",

@@ -60,9 +60,6 @@ type trust struct {
 	until time.Time
 }
 
-// window is how long a keep-alive is good for: 0.9·TTL − 500 ms (design §5).
-func window(ttl time.Duration) time.Duration { return ttl*9/10 - 500*time.Millisecond }
-
 func (t *trust) get() time.Time {
 	base := t.base()
 	if base.IsZero() {

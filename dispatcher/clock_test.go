@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/headrace/headrace/dispatcher/ownership"
 )
 
 // The wall clock is set by an hour, forth and back. The node's clock leans towards it by a twentieth of the time
@@ -34,7 +36,7 @@ func TestTrustEndsWithTheKeepAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := newFiringClock()
 		base := time.Now()
-		tr := &trust{base: func() time.Time { return base }, now: clock.Now, life: window(5 * time.Second)}
+		tr := &trust{base: func() time.Time { return base }, now: clock.Now, life: ownership.Trust(5 * time.Second)}
 		time.Sleep(time.Second) // of the bubble
 		now := clock.Now()
 		if got := tr.get().Sub(now); got != 3*time.Second {

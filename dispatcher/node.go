@@ -21,6 +21,7 @@ import (
 	"github.com/headrace/headrace/dispatcher/api"
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/loop"
+	"github.com/headrace/headrace/dispatcher/ownership"
 	"github.com/headrace/headrace/dispatcher/peer"
 	"github.com/headrace/headrace/dispatcher/push"
 	"github.com/headrace/headrace/internal/grpcx"
@@ -166,7 +167,7 @@ func (n *Node) build(res *resources) (err error) {
 	for _, db := range n.dbs.list {
 		dbs = append(dbs, loop.Database{Name: db.Name, Store: db.store})
 	}
-	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: window(n.cfg.TTL)}
+	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: ownership.Trust(n.cfg.TTL)}
 	n.loop, err = loop.New(loop.Config{
 		Core:      core.Config{Random: random},
 		Databases: dbs,

@@ -3,9 +3,6 @@ package dispatcher
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +10,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/loop"
+	"github.com/headrace/headrace/dispatcher/ownership"
 	"github.com/headrace/headrace/internal/telemetry"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/store"
@@ -37,15 +35,9 @@ type engine interface {
 // storeOf returns the store that holds a partition, and its index.
 type storeOf func(partition uint32) (store.Store, core.Database, error)
 
-// owners brings the partitions whose keys this node holds into the loop, and out of it.
-//
-//	        key won            acquired: look, raise, look, load (R10)
-//	none ────────────▶ held ───────────────────────────────────────▶ owned
-//	  ▲                  ▲                                             │ fenced, unknown commit, panic
-//	  │ key lost         └──────────────── again, after a pause ───────┤
-//	  └────────────────────────────────────────────────────────────────┘ released, key lost
-//
-// One goroutine, run, owns all states; acquisitions run beside it, one for each partition at most.
+// owners brings the partitions whose keys this node holds into the loop, and out of it: the goroutines around
+// package ownership, which decides. One goroutine, run, owns its table; acquisitions run beside it, one for
+// each partition at most.
 type owners struct {
 	engine engine
 	keys   keys
@@ -54,28 +46,18 @@ type owners struct {
 	log    *zap.Logger
 
 	events <-chan member.Event
-	inbox  inbox                 // from the loop, which must not wait
-	done   chan acquired         // from acquisitions
-	drain  chan struct{}         // closed by startDrain
-	ready  func(serves bool)     // told when it changes whether everything assigned is served
-	news   func(context.Context) // told after each event of the membership; must not wait
-	cutOff func()                // told when the registry is out of reach; must not wait
-	spare  func() bool           // whether a node that is assigned nothing serves all the same
-	empty  chan struct{}         // closed when a drain has nothing left
-	wg     sync.WaitGroup        // acquisitions and releases
-	parts  map[uint32]*ownership // run's goroutine only
-	served bool                  // run's goroutine only: what ready was told last
-}
-
-// ownership is what run knows of one partition.
-type ownership struct {
-	assigned  bool // the leader wants it here
-	held      bool // its key is ours
-	owned     bool // the loop has it
-	releasing bool
-	cancel    context.CancelFunc // of the acquisition under way; nil: none
-	failures  int                // since it was last owned for a while
-	ownedAt   time.Time
+	inbox  inbox                         // from the loop, which must not wait
+	done   chan acquired                 // from acquisitions
+	drain  chan struct{}                 // closed by startDrain
+	ready  func(serves bool)             // told when it changes whether everything assigned is served
+	news   func(context.Context)         // told after each event of the membership; must not wait
+	cutOff func()                        // told when the registry is out of reach; must not wait
+	spare  func() bool                   // whether a node that is assigned nothing serves all the same
+	empty  chan struct{}                 // closed when a drain has nothing left
+	wg     sync.WaitGroup                // acquisitions and releases
+	table  *ownership.Table              // run's goroutine only
+	cancel map[uint32]context.CancelFunc // run's goroutine only: of the acquisitions under way
+	served bool                          // run's goroutine only: what ready was told last
 }
 
 // acquired is the outcome of one acquisition.
@@ -117,13 +99,8 @@ func (b *inbox) take() []said {
 	return items
 }
 
-// Pauses before a lost partition is acquired again. Losing one is normal once; again and again it is not.
-const (
-	pauseBase  = 50 * time.Millisecond
-	pauseMax   = 5 * time.Second
-	calmAfter  = time.Minute // owned for this long, the count begins anew
-	acquireMax = 10 * time.Second
-)
+// acquireMax bounds one acquisition, and one try to give a key back.
+const acquireMax = 10 * time.Second
 
 func newOwners(e engine, k keys, s storeOf, now func() time.Time, log *zap.Logger, events <-chan member.Event) *owners {
 	return &owners{
@@ -131,7 +108,7 @@ func newOwners(e engine, k keys, s storeOf, now func() time.Time, log *zap.Logge
 		inbox: inbox{ready: make(chan struct{}, 1)},
 		done:  make(chan acquired), drain: make(chan struct{}), empty: make(chan struct{}),
 		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {},
-		parts: map[uint32]*ownership{},
+		table: ownership.New(), cancel: map[uint32]context.CancelFunc{},
 	}
 }
 
@@ -160,45 +137,66 @@ func (o *owners) run(ctx context.Context) {
 				events = nil // the membership has ended; the node ends too
 				continue
 			}
-			o.member(ctx, e, draining)
+			o.member(e)
 			o.news(ctx)
 		case <-o.inbox.ready:
 			for _, s := range o.inbox.take() {
-				o.loop(ctx, s, draining)
+				if s.released {
+					o.table.Released(s.partition)
+				} else {
+					o.table.Lost(o.now(), s.partition, errors.Is(s.lost.Reason, loop.ErrPanic))
+				}
 			}
 		case a := <-o.done:
-			o.acquisition(ctx, a, draining)
+			delete(o.cancel, a.partition)
+			if a.err != nil && !errors.Is(a.err, context.Canceled) {
+				o.log.Warn("acquire a partition", telemetry.Partition(a.partition), telemetry.Err(a.err))
+			}
+			o.table.Ended(o.now(), a.partition, a.state, a.err)
 		case <-drain:
 			draining, drain = true, nil
-			for _, id := range slices.Sorted(maps.Keys(o.parts)) {
-				p := o.parts[id]
-				if p.cancel != nil {
-					p.cancel()
-				}
-				o.release(id, p)
-			}
+			o.table.Drain()
 		}
+		o.perform(ctx)
 		o.tell(draining)
+	}
+}
+
+// perform does what the table asks for.
+func (o *owners) perform(ctx context.Context) {
+	fx := o.table.Take()
+	for _, s := range fx.Acquire {
+		o.acquire(ctx, s)
+	}
+	for _, id := range fx.Cancel {
+		if cancel := o.cancel[id]; cancel != nil {
+			cancel()
+		}
+	}
+	for _, a := range fx.Acquired {
+		o.engine.Acquired(a)
+		o.log.Debug("owns a partition", telemetry.Partition(a.Recovered.Partition.ID), telemetry.Epoch(a.Epoch))
+	}
+	for _, id := range fx.Drop {
+		o.engine.Drop(id, errKeyLost)
+	}
+	for _, id := range fx.Release {
+		o.engine.Release(id)
+	}
+	for _, id := range fx.GiveBack {
+		o.giveBack(ctx, id)
 	}
 }
 
 // tell reports what others wait for.
 func (o *owners) tell(draining bool) {
-	serves, idle := true, true
-	assigned := 0
-	for _, p := range o.parts {
-		if p.assigned {
-			assigned++
-			serves = serves && p.owned
-		}
-		idle = idle && !p.owned && p.cancel == nil && !(p.held && p.releasing)
-	}
-	serves = serves && (assigned > 0 || o.spare()) && !draining
+	serves, assigned := o.table.Serves()
+	serves = serves && (assigned > 0 || o.spare())
 	if serves != o.served {
 		o.served = serves
 		o.ready(serves)
 	}
-	if draining && idle {
+	if draining && o.table.Idle() {
 		select {
 		case <-o.empty:
 		default:
@@ -207,37 +205,17 @@ func (o *owners) tell(draining bool) {
 	}
 }
 
-func (o *owners) part(id uint32) *ownership {
-	p := o.parts[id]
-	if p == nil {
-		p = &ownership{}
-		o.parts[id] = p
-	}
-	return p
-}
-
 // member acts on an event of the membership.
-func (o *owners) member(ctx context.Context, e member.Event, draining bool) {
+func (o *owners) member(e member.Event) {
 	switch e.Kind {
 	case member.Assigned:
-		o.part(e.Partition).assigned = true
+		o.table.Assigned(e.Partition)
 	case member.Unassigned:
-		p := o.part(e.Partition)
-		p.assigned = false
-		o.release(e.Partition, p)
+		o.table.Unassigned(e.Partition)
 	case member.Won:
-		p := o.part(e.Partition)
-		p.held = true
-		o.acquire(ctx, e.Partition, p, 0, draining)
+		o.table.Won(e.Partition)
 	case member.Lost:
-		p := o.part(e.Partition)
-		p.held, p.releasing = false, false
-		if p.cancel != nil {
-			p.cancel()
-		}
-		if p.owned {
-			o.engine.Drop(e.Partition, errKeyLost)
-		}
+		o.table.KeyLost(e.Partition)
 	case member.Isolated:
 		o.log.Error("no keep-alive gets through: nothing changes owner until it does")
 		o.cutOff()
@@ -246,60 +224,8 @@ func (o *owners) member(ctx context.Context, e member.Event, draining bool) {
 	}
 }
 
-// loop acts on what the loop said.
-func (o *owners) loop(ctx context.Context, s said, draining bool) {
-	p := o.part(s.partition)
-	p.owned = false
-	if s.released || p.releasing {
-		o.giveBack(ctx, s.partition)
-		return
-	}
-	if o.now().Sub(p.ownedAt) > calmAfter {
-		p.failures = 0
-	}
-	pause := time.Duration(0)
-	if p.failures > 0 || errors.Is(s.lost.Reason, loop.ErrPanic) {
-		pause = min(pauseBase<<min(p.failures, 10), pauseMax)
-	}
-	p.failures++
-	o.acquire(ctx, s.partition, p, pause, draining)
-}
-
-// acquisition takes in what an acquisition found.
-func (o *owners) acquisition(ctx context.Context, a acquired, draining bool) {
-	p := o.part(a.partition)
-	p.cancel = nil
-	switch {
-	case !p.held || ctx.Err() != nil:
-	case draining:
-		o.giveBack(ctx, a.partition) // the epoch may be raised; the next owner raises it again
-	case a.err != nil:
-		if !errors.Is(a.err, context.Canceled) {
-			o.log.Warn("acquire a partition", telemetry.Partition(a.partition), telemetry.Err(a.err))
-		}
-		p.failures++
-		o.acquire(ctx, a.partition, p, min(pauseBase<<min(p.failures, 10), pauseMax), draining)
-	default:
-		p.owned, p.ownedAt, p.releasing = true, o.now(), false
-		o.engine.Acquired(a.state)
-		o.log.Debug("owns a partition", telemetry.Partition(a.partition), telemetry.Epoch(a.state.Epoch))
-		if !p.assigned { // taken away meanwhile
-			o.release(a.partition, p)
-		}
-	}
-}
-
-// release starts the hand-over of a partition that the loop has.
-func (o *owners) release(id uint32, p *ownership) {
-	if p.owned && !p.releasing {
-		p.releasing = true
-		o.engine.Release(id)
-	}
-}
-
 // giveBack gives the key back, as often as it takes; a Lost follows.
 func (o *owners) giveBack(ctx context.Context, id uint32) {
-	o.part(id).releasing = true
 	o.wg.Go(func() {
 		for ctx.Err() == nil {
 			err := func() error {
@@ -319,66 +245,61 @@ func (o *owners) giveBack(ctx context.Context, id uint32) {
 	})
 }
 
-// acquire starts an acquisition unless there is one, or no reason for it.
-func (o *owners) acquire(ctx context.Context, id uint32, p *ownership, pause time.Duration, draining bool) {
-	if !p.held || p.owned || p.cancel != nil || draining {
-		return
-	}
+// acquire runs an acquisition beside run, which hears of its end.
+func (o *owners) acquire(ctx context.Context, s ownership.Start) {
 	one, cancel := context.WithCancel(ctx)
-	p.cancel = cancel
+	o.cancel[s.Partition] = cancel
 	o.wg.Go(func() {
 		defer cancel()
-		if pause > 0 {
+		if s.Pause > 0 {
 			select {
-			case <-time.After(pause):
+			case <-time.After(s.Pause):
 			case <-one.Done():
 			}
 		}
-		state, err := o.take(one, id)
+		state, err := o.take(one, s.Partition)
 		select {
-		case o.done <- acquired{id, state, err}:
+		case o.done <- acquired{s.Partition, state, err}:
 		case <-ctx.Done():
 		}
 	})
 }
 
-// take is R10: look at the key, raise the epoch, look again, and only then load.
+// take acquires a partition (R10).
 func (o *owners) take(ctx context.Context, id uint32) (core.Acquired, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireMax)
 	defer cancel()
-	look := func() error {
-		held, err := o.keys.Holds(ctx, id)
-		if err == nil && !held {
-			err = member.ErrNotHeld
-		}
-		return err
-	}
-	if err := look(); err != nil {
-		return core.Acquired{}, fmt.Errorf("look at the key: %w", err)
-	}
 	db, index, err := o.store(id)
 	if err != nil {
 		return core.Acquired{}, err
 	}
-	from, err := db.Epoch(ctx, id)
-	if err != nil {
-		return core.Acquired{}, fmt.Errorf("read the epoch: %w", err)
-	}
-	epoch, err := db.Acquire(ctx, id, from)
-	if err != nil {
-		return core.Acquired{}, fmt.Errorf("raise the epoch: %w", err)
-	}
-	raisedAt := o.now()
-	if err := look(); err != nil {
-		return core.Acquired{}, fmt.Errorf("look at the key again: %w", err)
-	}
-	recovered, err := db.Recover(ctx, id)
-	if err != nil {
-		return core.Acquired{}, fmt.Errorf("recover: %w", err)
-	}
-	flows, err := db.Flows(ctx, id)
-	if err != nil {
-		return core.Acquired{}, fmt.Errorf("read the flows: %w", err)
-	}
-	return core.Acquired{Database: index, Epoch: epoch, RaisedAt: raisedAt, Recovered: recovered, Flows: flows}, nil
+	a, err := ownership.Acquire(doors{o, ctx, id, db})
+	a.Database = index
+	return a, err
 }
+
+// doors is what one acquisition asks of the membership and the store.
+type doors struct {
+	*owners
+	ctx       context.Context
+	partition uint32
+	db        store.Store
+}
+
+func (d doors) Look() error {
+	held, err := d.keys.Holds(d.ctx, d.partition)
+	if err == nil && !held {
+		err = member.ErrNotHeld
+	}
+	return err
+}
+
+func (d doors) Now() time.Time              { return d.now() }
+func (d doors) Epoch() (store.Epoch, error) { return d.db.Epoch(d.ctx, d.partition) }
+
+func (d doors) Raise(from store.Epoch) (store.Epoch, error) {
+	return d.db.Acquire(d.ctx, d.partition, from)
+}
+
+func (d doors) Recover() (*store.Recovered, error) { return d.db.Recover(d.ctx, d.partition) }
+func (d doors) Flows() ([]store.FlowStat, error)   { return d.db.Flows(d.ctx, d.partition) }
