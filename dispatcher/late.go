@@ -129,6 +129,34 @@ func (l *lateStore) Acquire(ctx context.Context, partition uint32, from store.Ep
 	return 0, l.err("acquire")
 }
 
+func (l *lateStore) AcquireAbove(ctx context.Context, partition uint32, from, above store.Epoch) (store.Epoch, error) {
+	if s := l.get(); s != nil {
+		return s.AcquireAbove(ctx, partition, from, above)
+	}
+	return 0, l.err("acquire")
+}
+
+func (l *lateStore) Configuration(ctx context.Context, copies bool) (*store.Configuration, error) {
+	if s := l.get(); s != nil {
+		return s.Configuration(ctx, copies)
+	}
+	return nil, l.err("read the configuration's version")
+}
+
+func (l *lateStore) SawConfiguration(ctx context.Context, version uint64) error {
+	if s := l.get(); s != nil {
+		return s.SawConfiguration(ctx, version)
+	}
+	return l.err("write the configuration's version")
+}
+
+func (l *lateStore) CopyConfiguration(ctx context.Context, from, to uint64, changes []store.Configured) error {
+	if s := l.get(); s != nil {
+		return s.CopyConfiguration(ctx, from, to, changes)
+	}
+	return l.err("copy the configuration")
+}
+
 func (l *lateStore) Epoch(ctx context.Context, partition uint32) (store.Epoch, error) {
 	if s := l.get(); s != nil {
 		return s.Epoch(ctx, partition)

@@ -270,6 +270,9 @@ type Store interface {
 	// against commits, and returns the new one. The partition is created at epoch 0 when it is not there.
 	// Errors: ErrFenced if the epoch is not the given one.
 	Acquire(ctx context.Context, partition uint32, from Epoch) (Epoch, error)
+	// AcquireAbove is Acquire that raises the epoch above another one, too: one that was given before the
+	// database was restored from a backup, as the registry or an executor remembers it.
+	AcquireAbove(ctx context.Context, partition uint32, from, above Epoch) (Epoch, error)
 	// Epoch reads a partition's epoch from the durable state; 0 if it is not there.
 	Epoch(ctx context.Context, partition uint32) (Epoch, error)
 	// Commit stores a batch. A non-nil error concerns all parts: ErrFull (nothing stored), else unknown.
@@ -300,6 +303,7 @@ type Store interface {
 	Partitions(ctx context.Context) ([]Partition, error)
 	// Settings describes how durable a commit is, as read from the engine, for people and benchmarks.
 	Settings() map[string]string
+	Keeper
 	// DiskBytes returns how much the store has written to disk since it was opened, and how much it occupies.
 	DiskBytes() (written, occupied int64)
 	Close() error

@@ -205,6 +205,11 @@ func (s *Store) apply(b *pebble.Batch) (err error) {
 
 // Acquire implements store.Store.
 func (s *Store) Acquire(ctx context.Context, id uint32, from store.Epoch) (store.Epoch, error) {
+	return s.AcquireAbove(ctx, id, from, 0)
+}
+
+// AcquireAbove implements store.Store.
+func (s *Store) AcquireAbove(ctx context.Context, id uint32, from, above store.Epoch) (store.Epoch, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -230,7 +235,7 @@ func (s *Store) Acquire(ctx context.Context, id uint32, from store.Epoch) (store
 	if p == nil {
 		p = &partition{Partition: store.Partition{ID: id}, flows: map[store.Flow]*flow{}}
 	}
-	p.Epoch++
+	p.Epoch = max(p.Epoch, above) + 1
 	b := s.db.NewBatch()
 	defer b.Close()
 	if err := s.writePartition(b, p); err != nil {

@@ -14,6 +14,8 @@ import (
 // texts end with a mark (see appendText), so that no key is the start of another.
 //
 //	m                                           → format of the directory
+//	g                                           → versions of the configuration: seen, copied
+//	G key                                       → version and value of a copied key
 //	p partition                                 → the partition's row
 //	f partition tenant function                 → a function's policy
 //	c partition tenant function band            → ready rows of a flow and their bytes
@@ -28,6 +30,8 @@ import (
 //	k tenant label ^created ^id                 → list index of one label
 const (
 	metaSpace     = 'm'
+	configSpace   = 'g'
+	copySpace     = 'G'
 	partSpace     = 'p'
 	funcSpace     = 'f'
 	flowSpace     = 'c'

@@ -19,6 +19,7 @@ type Data struct {
 	clientIDs  map[clientKey]task.ID
 	requests   []request
 	written    int64
+	config     configuration
 }
 
 type partition struct {
@@ -142,7 +143,12 @@ func copied(t *store.Task) *store.Task {
 }
 
 // Acquire implements store.Store.
-func (s *Store) Acquire(ctx context.Context, id uint32, from store.Epoch) (epoch store.Epoch, err error) {
+func (s *Store) Acquire(ctx context.Context, id uint32, from store.Epoch) (store.Epoch, error) {
+	return s.AcquireAbove(ctx, id, from, 0)
+}
+
+// AcquireAbove implements store.Store.
+func (s *Store) AcquireAbove(ctx context.Context, id uint32, from, above store.Epoch) (epoch store.Epoch, err error) {
 	err = s.do(ctx, "acquire", func(d *Data) error {
 		p := d.partition(id)
 		if p == nil && from == 0 {
@@ -155,7 +161,7 @@ func (s *Store) Acquire(ctx context.Context, id uint32, from store.Epoch) (epoch
 		if p == nil || p.epoch != from {
 			return fmt.Errorf("partition %d from epoch %d: %w", id, from, store.ErrFenced)
 		}
-		p.epoch++
+		p.epoch = max(p.epoch, above) + 1
 		epoch = p.epoch
 		return nil
 	})

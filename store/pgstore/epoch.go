@@ -16,11 +16,16 @@ const acquireTries = 20
 // half a second, an owner that stopped amid its commit, is cut off: he learns nothing else than that the
 // outcome of his commit is unknown.
 func (s *Store) Acquire(ctx context.Context, partition uint32, from store.Epoch) (store.Epoch, error) {
+	return s.AcquireAbove(ctx, partition, from, 0)
+}
+
+// AcquireAbove implements store.Store.
+func (s *Store) AcquireAbove(ctx context.Context, partition uint32, from, above store.Epoch) (store.Epoch, error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	for try := 1; ; try++ {
 		var epoch *int64
-		err := s.pool.QueryRow(ctx, queries["Acquire"], int64(partition), int64(from)).Scan(&epoch)
+		err := s.pool.QueryRow(ctx, queries["Acquire"], int64(partition), int64(from), int64(above)).Scan(&epoch)
 		switch {
 		case err == nil && epoch == nil:
 			return 0, fmt.Errorf("acquire partition %d from epoch %d: %w", partition, from, store.ErrFenced)

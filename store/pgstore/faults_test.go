@@ -326,7 +326,7 @@ func TestStandbyIsNotThePrimary(t *testing.T) {
 	if err := standby.QueryRow(t.Context(), queries["Epoch"], 1).Scan(&epoch, &recovering); err != nil || !recovering {
 		t.Errorf("the epoch's query does not tell a standby: %d, %v, %v", epoch, recovering, err)
 	}
-	_, err = standby.Exec(t.Context(), queries["Acquire"], 1, 1)
+	_, err = standby.Exec(t.Context(), queries["Acquire"], 1, 1, 0)
 	if err := classifyCommit(err); !errors.Is(err, ErrUnavailable) || errors.Is(err, store.ErrUnknown) {
 		t.Errorf("acquire on a standby = %v, want unavailable", err)
 	}

@@ -26,6 +26,8 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		test func(t *testing.T, e *env)
 	}{
 		{"EpochIsRaisedByCompareAndSet", testEpochIsRaisedByCompareAndSet},
+		{"EpochIsRaisedAboveAForgottenOne", testAcquireAbove},
+		{"ConfigurationIsCopiedFromVersionToVersion", testConfiguration},
 		{"OldEpochIsRefusedAndOtherPartsCommit", testOldEpochIsRefused},
 		{"PartitionThatNobodyAcquiredIsRefused", testUnownedIsRefused},
 		{"EveryFieldComesBack", testEveryFieldComesBack},

@@ -2,7 +2,7 @@
 
 -- name: Acquire
 -- index: partitions_pkey
-SELECT headrace.acquire_v1($1::bigint, $2::bigint);
+SELECT headrace.acquire_v2($1::bigint, $2::bigint, $3::bigint);
 
 -- name: EndHolders
 -- Backends of our own role that hold the lock on a partition's row.
@@ -172,3 +172,21 @@ SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(stat
 FROM pg_stat_activity
 WHERE backend_xmin IS NOT NULL AND datname = current_database() AND pid <> pg_backend_pid()
 ORDER BY age(backend_xmin) DESC, xact_start LIMIT 1;
+
+-- name: Configuration
+-- index: configuration_pkey
+SELECT seen, copied, pg_is_in_recovery() FROM headrace.configuration WHERE one;
+
+-- name: Copies
+-- All rows: the copies are read when a node becomes the leader, or the registry is rebuilt. With the version that they are of.
+SELECT c.key, c.value, c.version, v.seen, v.copied, pg_is_in_recovery()
+FROM headrace.configuration v LEFT JOIN headrace.configuration_copies c ON true
+WHERE v.one ORDER BY c.key COLLATE "C";
+
+-- name: SawConfiguration
+-- index: configuration_pkey
+UPDATE headrace.configuration SET seen = $1::bigint WHERE one AND seen < $1::bigint;
+
+-- name: CopyConfiguration
+-- index: configuration_pkey, configuration_copies_pkey
+SELECT headrace.copy_configuration_v1($1::bigint, $2::bigint, $3::text[], $4::bytea[], $5::bigint[], $6::boolean[]);
