@@ -32,6 +32,7 @@ var layers = [][]string{
 	{"shard", "flowcontrol/fairqueue", "fn"},
 	{"task", "proto/headrace/v1", "proto/headrace/store/v1"},
 	{"internal/telemetry", "internal/clock", "internal/failpoint", "internal/mutant", "internal/grpcx", "internal/term", "internal/version", "internal/histogram", "internal/program", "internal/pgtest"},
+	{"internal/proctree"},
 }
 
 // doors names the only packages through which a library comes in.

@@ -26,6 +26,9 @@ type Config struct {
 	// registry. Several nodes on one registry are a cluster.
 	Databases []Database
 	Registry  member.KV
+	// EtcdDir, instead of Registry, holds an etcd of one member in this process: a cluster of one node. It is made
+	// if it is not there, and locked. Its secret is in it too, unless Secret is set.
+	EtcdDir string
 	// Store is short for one database of the name "main", with Partitions. The node does not close it.
 	Store store.Store
 	// Secret, with Registry, keys shards and page tokens: the same on all nodes and for ever. "": it is in the
@@ -122,10 +125,12 @@ const mainDatabase = "main"
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	switch {
-	case c.DataDir == "" && (len(c.Databases) == 0 || c.Registry == nil):
-		return errors.New("data directory: want one (or Config.Databases and Registry)")
-	case c.DataDir != "" && (len(c.Databases) > 0 || c.Registry != nil):
-		return errors.New("data directory: want either one, or Config.Databases and Registry")
+	case c.DataDir == "" && (len(c.Databases) == 0 || c.Registry == nil && c.EtcdDir == ""):
+		return errors.New("data directory: want one (or Config.Databases and Registry or EtcdDir)")
+	case c.DataDir != "" && (len(c.Databases) > 0 || c.Registry != nil || c.EtcdDir != ""):
+		return errors.New("data directory: want either one, or Config.Databases and Registry or EtcdDir")
+	case c.EtcdDir != "" && c.Registry != nil:
+		return errors.New("etcd directory: want either one, or a Registry")
 	case c.Partitions < 1 || c.Partitions > 1024:
 		return &task.FieldError{Field: "Partitions", Value: fmt.Sprint(c.Partitions), Want: "1 to 1024"}
 	case c.MaxPayload < 1 || c.MaxPayload > task.MaxPayloadConfig:

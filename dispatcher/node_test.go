@@ -23,6 +23,8 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		set  func(*Config)
 	}{
 		{"data directory", func(c *Config) { c.DataDir = "" }},
+		{"data directory", func(c *Config) { c.EtcdDir = "y" }},
+		{"data directory", func(c *Config) { c.DataDir, c.EtcdDir = "", "y" }},
 		{"Listen", func(c *Config) { c.Listen = "0.0.0.0:7070" }},
 		{"Listen", func(c *Config) { c.Listen = "[::]:7070" }},
 		{"Listen", func(c *Config) { c.Listen = "10.0.0.1:7070" }},

@@ -62,14 +62,11 @@ func (n *Node) open(ctx context.Context) (_ *resources, err error) {
 		}
 		main := Database{Name: mainDatabase, Zone: mainDatabase, Partitions: n.cfg.Partitions}
 		res.databases.list = append(res.databases.list, &database{Database: main, store: file, own: true})
-		res.sole = true
-		if res.secret, err = secret(filepath.Join(n.cfg.DataDir, secretFile)); err != nil {
+	}
+	if dir := cmp.Or(n.cfg.DataDir, n.cfg.EtcdDir); dir != "" {
+		if err := res.openEtcd(ctx, dir, n.log); err != nil {
 			return nil, err
 		}
-		if res.etcd, err = etcdshard.StartEmbedded(ctx, etcdshard.EmbeddedConfig{Dir: filepath.Join(n.cfg.DataDir, etcdDir), Logger: n.cfg.Logger}); err != nil {
-			return nil, fmt.Errorf("start etcd: %w", err)
-		}
-		res.registry = res.etcd.KV()
 	}
 	for _, db := range n.cfg.Databases {
 		one := &database{Database: db, store: db.Store}
@@ -94,6 +91,25 @@ func (n *Node) open(ctx context.Context) (_ *resources, err error) {
 	return res, nil
 }
 
+// openEtcd starts an etcd of one member in a directory, which it locks, and reads or makes the secret there.
+func (r *resources) openEtcd(ctx context.Context, dir string, log *zap.Logger) (err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("etcd directory: %w", err)
+	}
+	r.etcd, err = etcdshard.StartEmbedded(ctx, etcdshard.EmbeddedConfig{Dir: filepath.Join(dir, etcdDir), Logger: log})
+	if errors.Is(err, etcdshard.ErrLocked) {
+		return fmt.Errorf("etcd directory %s is in use by another headrace process: %w", dir, err)
+	}
+	if err != nil {
+		return fmt.Errorf("start etcd: %w", err)
+	}
+	r.registry, r.sole = r.etcd.KV(), true
+	if r.secret == "" {
+		r.secret, err = secret(filepath.Join(dir, secretFile))
+	}
+	return err
+}
+
 // close closes what is ours, the registry first.
 func (r *resources) close() error {
 	var err error
@@ -113,10 +129,10 @@ func (r *resources) etcdFailed() <-chan struct{} {
 
 // storeFailed is closed when the embedded store can't write any more.
 func (r *resources) storeFailed() <-chan struct{} {
-	if !r.sole {
-		return nil
+	if file, ok := r.databases.list[0].store.(*filestore.Store); ok {
+		return file.Failed()
 	}
-	return r.databases.list[0].store.(*filestore.Store).Failed()
+	return nil
 }
 
 // secret reads the directory's secret, or makes it.

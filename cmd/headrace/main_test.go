@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/headrace/headrace/internal/devserver"
+	"github.com/headrace/headrace/internal/pgtest"
 )
 
 func TestMain(m *testing.M) {
@@ -39,17 +40,27 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"server":  server,
-			"exits":   exits,
-			"field":   field,
-			"setvar":  setvar,
-			"until":   until,
-			"oddtree": oddTree,
+			"server":   server,
+			"exits":    exits,
+			"field":    field,
+			"setvar":   setvar,
+			"until":    until,
+			"oddtree":  oddTree,
+			"postgres": func(ts *testscript.TestScript, _ bool, _ []string) { postgres(ts) },
 		},
 	})
 }
 
-// server [DIR]: starts a server on a free port and sets HEADRACE_ADDR. It is stopped at the end, in order.
+// postgres: starts a Postgres and sets PG to the URL of a database on it.
+func postgres(ts *testscript.TestScript) {
+	pg, err := pgtest.New()
+	ts.Check(err)
+	ts.Defer(pg.Close)
+	ts.Setenv("PG", pg.DSN("postgres"))
+}
+
+// server [DIR | FILE.yaml]: starts a server on a free port and sets HEADRACE_ADDR and PID. It is stopped at the end, in
+// order; one of a file is killed, if it still runs.
 func server(ts *testscript.TestScript, neg bool, args []string) {
 	exe, err := exec.LookPath("headrace")
 	ts.Check(err)
@@ -57,11 +68,20 @@ func server(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) > 0 {
 		dir = args[0]
 	}
-	s, err := devserver.Start(context.Background(), devserver.Config{Exe: exe, Data: ts.MkAbs(dir)})
+	cfg := devserver.Config{Exe: exe, Data: ts.MkAbs(dir)}
+	if strings.HasSuffix(dir, ".yaml") {
+		cfg.File = cfg.Data
+	}
+	s, err := devserver.Start(context.Background(), cfg)
 	ts.Check(err)
+	ts.Setenv("PID", strconv.Itoa(s.PID))
 	ts.Setenv("HEADRACE_ADDR", s.GRPC)
 	ts.Setenv("HTTP", s.HTTP)
 	ts.Defer(func() {
+		if cfg.File != "" {
+			s.Kill()
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if err := s.Stop(ctx); err != nil {

@@ -8,11 +8,9 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/headrace/headrace/internal/devserver"
 	"github.com/headrace/headrace/internal/loadgen"
 	"github.com/headrace/headrace/internal/term"
 	"github.com/headrace/headrace/task"
@@ -25,20 +23,28 @@ func newBench(a *app) *cobra.Command {
 		Use:   "bench",
 		Short: "Measure a server under load",
 		Long: `Bench loads a server through the SDKs: submitters and an executor whose handler does nothing, in this
-process, against a server in another: one of its own with a temporary data directory, or with --addr (or
+process, against a server in another: one of its own with a temporary data directory; with --store a node of its
+own, in a database of its own on that Postgres server, which is dropped at the end; or with --addr (or
 HEADRACE_ADDR) one that runs already.
 
   headrace bench                       the full cycle, with batches
   headrace bench --callers 256 --batch 1   the full cycle, each submit a call of its own
   headrace bench --rate 50/s           latency under light load: submit sent to handler started
   headrace bench --backlog 1000000     the full cycle, with a million tasks that wait all the while
+  headrace bench --store postgres://USER:PASSWORD@HOST:PORT/DATABASE
 
-Code 1 says that a task was lost, refused or not run. Times are in milliseconds, CPU is of all processes.`,
+Code 1 says that a task was lost, refused or not run. Times are in milliseconds, CPU is of all processes on this
+machine: those of a Postgres that runs here too are counted with --store.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			set := c.Flags().Changed
-			if store != "file" {
-				return usagef("--store: %s given, want file", task.Shorten(store))
+			switch {
+			case store != storeFile && !isPostgresURL(store): // what is given may hold a password
+				return usagef("--store: want file or postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+			case store != storeFile && set("addr"):
+				return usagef("--store is for a server that bench starts, --addr for one that runs: want one of them")
+			case store != storeFile && set("data"):
+				return usagef("--data is for --store file")
 			}
 			if rate != "" {
 				var err error
@@ -56,14 +62,14 @@ Code 1 says that a task was lost, refused or not run. Times are in milliseconds,
 				cfg.Callers = 256
 			}
 			cfg.APIKey, cfg.Tenant = a.apiKey, a.tenant
-			if set("addr") || os.Getenv("HEADRACE_ADDR") != "" {
+			if set("addr") || os.Getenv("HEADRACE_ADDR") != "" && !set("store") {
 				cfg.Addr = a.addr
 			}
 			run, err := loadgen.New(cfg)
 			if err != nil {
 				return err
 			}
-			return a.bench(c.Context(), cfg, run, data)
+			return a.bench(c.Context(), cfg, run, store, data)
 		},
 	}
 	fl := c.Flags()
@@ -75,7 +81,7 @@ Code 1 says that a task was lost, refused or not run. Times are in milliseconds,
 	fl.StringVar(&rate, "rate", "", "single submits at a fixed rate, as `N/s`")
 	fl.IntVar(&cfg.Backlog, "backlog", 0, "`number` of tasks that are stored before and wait all the while")
 	fl.IntVar(&cfg.Slots, "slots", 2000, "tries that the executor runs at once")
-	fl.StringVar(&store, "store", "file", "store of the server that is started: file")
+	fl.StringVar(&store, "store", storeFile, "`store` of the server that is started: file, or the URL of a Postgres database")
 	fl.StringVar(&data, "data", "", "data `directory` of the server that is started (default: a temporary one)")
 	return c
 }
@@ -89,14 +95,14 @@ func parseRate(s string) (float64, error) {
 	return v, nil
 }
 
-func (a *app) bench(ctx context.Context, cfg loadgen.Config, run *loadgen.Run, data string) (err error) {
+func (a *app) bench(ctx context.Context, cfg loadgen.Config, run *loadgen.Run, store, data string) (err error) {
 	if cfg.Addr == "" {
-		server, stop, startErr := benchServer(ctx, data)
+		server, startErr := startBenchServer(ctx, store, data)
 		if startErr != nil {
 			return startErr
 		}
-		defer func() { err = errors.Join(err, stop()) }()
-		run.SetAddr(server.GRPC)
+		defer func() { err = errors.Join(err, server.stop(ctx)) }()
+		run.SetServer(server.addr, server.database)
 	}
 	// The load shares the machine with the server: it trades memory for CPU.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
@@ -116,25 +122,4 @@ func (a *app) bench(ctx context.Context, cfg loadgen.Config, run *loadgen.Run, d
 		return errors.Join(a.writeJSON(rep), err)
 	}
 	return errors.Join(rep.WriteTable(a.Out), err)
-}
-
-// benchServer starts a server of our own.
-func benchServer(ctx context.Context, data string) (*devserver.Server, func() error, error) {
-	remove := func() error { return nil }
-	if data == "" {
-		dir, err := os.MkdirTemp("", "headrace-bench-")
-		if err != nil {
-			return nil, nil, err
-		}
-		data, remove = dir, func() error { return os.RemoveAll(dir) }
-	}
-	s, err := devserver.Start(ctx, devserver.Config{Data: data})
-	if err != nil {
-		return nil, nil, errors.Join(err, remove())
-	}
-	return s, func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-		defer cancel()
-		return errors.Join(s.Stop(ctx), remove())
-	}, nil
 }

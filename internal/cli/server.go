@@ -22,7 +22,8 @@ func newServer(a *app) *cobra.Command {
 		Use:   "server --config FILE",
 		Short: "Run a node of a cluster, on etcd and Postgres",
 		Long: `Server runs one node of a cluster. Membership and ownership are in etcd, tasks in the databases that the
-configuration lists. Any node takes any request; one that stops hands its partitions over.
+configuration lists. Any node takes any request; one that stops hands its partitions over. A single node needs
+no etcd of its own: etcd.dir names a directory for one within it.
 
 --print-defaults prints a configuration with every field and what it means. Each can be overridden in the
 environment: HEADRACE_LISTEN, HEADRACE_ETCD_ENDPOINTS, HEADRACE_DATABASE_NAME_DSN.
@@ -72,6 +73,10 @@ func (a *app) server(ctx context.Context, cfg serverConfig) (err error) {
 			return usageError{err}
 		}
 		node.Databases = append(node.Databases, dispatcher.Database{Name: db.Name, Zone: db.Zone, Partitions: db.Partitions, Open: open})
+	}
+	if cfg.Etcd.Dir != "" {
+		node.EtcdDir = cfg.Etcd.Dir
+		return a.runNode(ctx, "server", node)
 	}
 	secure, err := cfg.Etcd.tls()
 	if err != nil {

@@ -33,7 +33,8 @@ type serverConfig struct {
 }
 
 type etcdConfig struct {
-	Endpoints []string `yaml:"endpoints" doc:"host:port of each member. Required."`
+	Endpoints []string `yaml:"endpoints" doc:"host:port of each member. Required, or dir."`
+	Dir       string   `yaml:"dir" doc:"Instead of endpoints, for a cluster of one node: a directory for an etcd of one member within the node. It opens no port. Set secret too if the cluster may grow."`
 	CAFile    string   `yaml:"ca_file" doc:"PEM file of the authority that signed the members' certificates; with it the connection is TLS."`
 	CertFile  string   `yaml:"cert_file" doc:"PEM file of this node's certificate for etcd, with key_file."`
 	KeyFile   string   `yaml:"key_file" doc:"PEM file of that certificate's key."`
@@ -93,8 +94,8 @@ func loadServerConfig(path string, environ []string) (serverConfig, error) {
 
 // check finds what dispatcher.Config.Validate does not see.
 func (c *serverConfig) check() error {
-	if len(c.Etcd.Endpoints) == 0 {
-		return &task.FieldError{Field: "etcd.endpoints", Want: "at least one host:port"}
+	if (len(c.Etcd.Endpoints) == 0) == (c.Etcd.Dir == "") {
+		return &task.FieldError{Field: "etcd.endpoints", Want: "at least one host:port, or etcd.dir for a cluster of one node"}
 	}
 	if (c.Etcd.CertFile == "") != (c.Etcd.KeyFile == "") {
 		return &task.FieldError{Field: "etcd.cert_file", Value: c.Etcd.CertFile, Want: "both cert_file and key_file, or none"}

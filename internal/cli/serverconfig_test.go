@@ -56,6 +56,7 @@ func TestWrongFieldsAreNamed(t *testing.T) {
 		minimal + "listen:":                                "line 3: listen: want a text",
 		minimal + "secret: short":                          "secret: ",
 		"etcd: {endpoints: [a:1]}":                         "databases: ",
+		"etcd: {endpoints: [a:1], dir: x}":                 "etcd.endpoints",
 		"etcd: {endpoint: [a:1]}":                          "line 1: there is no field etcd.endpoint ",
 		"databases: [{name: a, dsn: 'postgres://x'}]":      "etcd.endpoints",
 		"etcd: {endpoints: [a:1]}\ndatabases: [{nam: a}]":  "line 2: there is no field databases[0].nam ",

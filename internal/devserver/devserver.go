@@ -1,4 +1,4 @@
-// Package devserver runs `headrace dev` as a child process: for the demo, the benchmark and tests, which
+// Package devserver runs `headrace dev`, or `headrace server`, as a child process: for the demo, the benchmark and tests, which
 // shall meet a server as everybody else does, over the network and in a process of its own.
 package devserver
 
@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,8 +23,9 @@ import (
 // Config says what to start.
 type Config struct {
 	Exe  string   // the headrace program; empty: this process's own
-	Data string   // data directory; required
-	Args []string // further flags of `headrace dev`
+	Data string   // data directory; required, or File
+	File string   // `headrace server` with this configuration instead; no HEADRACE_… of this process reaches it
+	Args []string // further flags of the command
 	Env  []string // besides this process's environment
 	// GRPC and HTTP are addresses to listen on; empty: any free ports of the loopback.
 	GRPC, HTTP string
@@ -53,9 +56,14 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("start server: %w", err)
 		}
 	}
-	args := []string{"dev", "-o", "json", "--data", cfg.Data, "--listen", orFree(cfg.GRPC), "--http", orFree(cfg.HTTP)}
+	args, env := []string{"dev", "-o", "json", "--data", cfg.Data, "--listen", orFree(cfg.GRPC), "--http", orFree(cfg.HTTP)}, os.Environ()
+	if cfg.File != "" {
+		args = []string{"server", "-o", "json", "--config", cfg.File}
+		env = slices.DeleteFunc(env, func(s string) bool { return strings.HasPrefix(s, "HEADRACE_") })
+		env = append(env, "HEADRACE_LISTEN="+orFree(cfg.GRPC), "HEADRACE_HTTP="+orFree(cfg.HTTP))
+	}
 	cmd := exec.Command(exe, append(args, cfg.Args...)...)
-	cmd.Env = append(os.Environ(), cfg.Env...)
+	cmd.Env = append(env, cfg.Env...)
 	cmd.SysProcAttr = program.Child()
 	tail := &tailWriter{next: cfg.Log}
 	cmd.Stderr = tail

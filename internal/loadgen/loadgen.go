@@ -12,6 +12,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/internal/clusterclient"
 	"github.com/headrace/headrace/internal/histogram"
+	"github.com/headrace/headrace/internal/proctree"
 	"github.com/headrace/headrace/task"
 )
 
@@ -28,6 +29,8 @@ type Config struct {
 	Rate    float64 // submits a second, each a call of its own; 0: as fast as it goes
 	Backlog int     // tasks that wait all the while
 	Slots   int     // tries that the executor runs at once
+	// Database reads what the processes of the server's database have used; nil: they can't be seen.
+	Database func() (proctree.Usage, error)
 }
 
 // Validate names the field that is out of its range; its error is a *task.FieldError.
@@ -90,8 +93,10 @@ func New(cfg Config) (*Run, error) {
 	return r, nil
 }
 
-// SetAddr sets the server's address, before Do.
-func (r *Run) SetAddr(addr string) { r.cfg.Addr = addr }
+// SetServer sets the server's address and Config.Database, before Do.
+func (r *Run) SetServer(addr string, database func() (proctree.Usage, error)) {
+	r.cfg.Addr, r.cfg.Database = addr, database
+}
 
 func (r *Run) phase(name string) { r.Phase.Store(&name) }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headrace/headrace/internal/proctree"
 	"github.com/headrace/headrace/task"
 )
 
@@ -109,12 +110,38 @@ func TestTable(t *testing.T) {
 	}
 	r.Accepted.Store(10)
 	r.submits.Record(2 * time.Millisecond)
-	rep := r.report(glance{walWritten: -1}, glance{walWritten: -1, cpu: 150 * time.Microsecond, own: 50 * time.Microsecond, diskWritten: 4770}, time.Second, 2*time.Second)
+	before := glance{written: map[string]int64{"n": 0}}
+	rep := r.report(before, glance{cpu: 150 * time.Microsecond, own: 50 * time.Microsecond, written: map[string]int64{"n": 4770}}, time.Second, 2*time.Second)
 	if rep.Mode != "single" || rep.TasksPerS != 5 || rep.SubmitPerS != 10 || rep.CPUMicrosPerTask != 15 || rep.DiskBytesPerTask != 477 || rep.SubmitMillis.Max != 2 {
 		t.Errorf("%+v", rep)
 	}
 	var out strings.Builder
 	if err := rep.WriteTable(&out); err != nil || !strings.Contains(out.String(), "15.0 µs a task, 5.0 of them of the load itself") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// Of a cluster's nodes each tells of the databases that they share; what Postgres' processes used is added.
+func TestReportOnPostgres(t *testing.T) {
+	r, err := New(config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Accepted.Store(10)
+	r.SetServer("", func() (proctree.Usage, error) { return proctree.Usage{}, nil })
+	before := glance{postgres: true, written: map[string]int64{"a": 1000, "b": 0}, database: proctree.Usage{CPU: time.Second, Written: 1 << 20}}
+	after := glance{postgres: true, written: map[string]int64{"a": 5000, "b": 3900, "new": 1 << 30},
+		cpu: 150 * time.Microsecond, own: 50 * time.Microsecond, database: proctree.Usage{CPU: time.Second + 60*time.Microsecond, Written: 1<<20 + 7770}}
+	rep := r.report(before, after, time.Second, 2*time.Second)
+	if rep.WALBytesPerTask != 400 || rep.DiskBytesPerTask != 777 || rep.CPUMicrosPerTask != 21 || rep.PostgresMicros != 6 || len(rep.CPUOf) != 3 {
+		t.Errorf("%+v", rep)
+	}
+	after.database.Written = -1
+	if rep = r.report(before, after, time.Second, 2*time.Second); rep.DiskBytesPerTask != 400 {
+		t.Errorf("%v bytes, want those of the log where no others are known", rep.DiskBytesPerTask)
+	}
+	var out strings.Builder
+	if err := rep.WriteTable(&out); err != nil || !strings.Contains(out.String(), "6.0 of Postgres") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/proctree"
 	"github.com/headrace/headrace/task"
 )
 
@@ -21,38 +22,54 @@ const (
 
 // glance is what processes and server say at one moment.
 type glance struct {
-	cpu         time.Duration // of this process and the node that answers
-	own         time.Duration // of this process alone
-	diskWritten int64         // bytes
-	walWritten  int64         // bytes; -1: the store doesn't tell
-	durable     map[string]string
-	live        int64 // tasks in the server that have not finished
-	version     string
-	busy        float64
+	cpu      time.Duration // of this process and the nodes
+	own      time.Duration // of this process alone
+	database proctree.Usage
+	written  map[string]int64 // by node: what its store says that was written, bytes; on Postgres the log
+	postgres bool
+	durable  map[string]string
+	live     int64 // tasks in the server that have not finished
+	version  string
+	busy     float64
 }
 
 func (r *Run) look(ctx context.Context) (glance, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	own := ownCPU()
-	g := glance{cpu: own, own: own, walWritten: -1, durable: map[string]string{}}
+	g := glance{cpu: own, own: own, database: proctree.Usage{Written: -1}, written: map[string]int64{}, durable: map[string]string{}}
 	nodes, err := r.cluster.Nodes(ctx)
 	if err != nil {
 		return g, err
 	}
-	for _, n := range nodes { // what only the answering node knows is zero of the others
+	for _, n := range nodes { // other nodes than the one that answers are as they told a moment ago
 		g.cpu += time.Duration(n.CpuMicros) * time.Microsecond
-		g.diskWritten += n.DiskWrittenBytes
+		g.written[n.Id] = n.DiskWrittenBytes
 		maps.Copy(g.durable, n.StoreSettings)
 		g.version = n.Version
 		g.busy = max(g.busy, n.LoopBusyRatio)
 	}
-	if wal, err := strconv.ParseInt(g.durable["wal_written_bytes"], 10, 64); err == nil {
-		g.walWritten = wal
-		delete(g.durable, "wal_written_bytes")
+	for name, value := range g.durable { // of several databases the names have the database's before them
+		g.postgres = g.postgres || value == "postgres" && (name == "engine" || strings.HasSuffix(name, ".engine"))
+	}
+	if r.cfg.Database != nil {
+		if g.database, err = r.cfg.Database(); err != nil {
+			return g, fmt.Errorf("look at the database's processes: %w", err)
+		}
 	}
 	g.live, err = r.live(ctx)
 	return g, err
+}
+
+// stored returns how much the stores have written from one glance to the next. Nodes of a cluster share their
+// databases and each tells of all: the most that one has seen is right.
+func stored(before, after glance) (bytes int64) {
+	for id, n := range after.written {
+		if was, there := before.written[id]; there {
+			bytes = max(bytes, n-was)
+		}
+	}
+	return bytes
 }
 
 // live returns how many tasks have not finished, by the counts of the partitions.

@@ -3,6 +3,7 @@ package loadgen
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/headrace/headrace/internal/histogram"
@@ -23,13 +24,15 @@ type Report struct {
 	SubmitPerS float64 `json:"submit_per_s"`   // first submit sent to last one answered
 	Seconds    float64 `json:"seconds"`
 
-	CPUMicrosPerTask float64           `json:"cpu_us_per_task"` // this process and the server
+	CPUMicrosPerTask float64           `json:"cpu_us_per_task"` // of all of CPUOf
+	CPUOf            []string          `json:"cpu_of"`          // load, server, postgres: of those on another machine there is none
 	OwnCPUMicros     float64           `json:"load_cpu_us_per_task"`
-	DiskBytesPerTask float64           `json:"disk_bytes_per_task"`
-	WALBytesPerTask  float64           `json:"wal_bytes_per_task"` // 0 where the store doesn't tell
-	LoopBusyRatio    float64           `json:"loop_busy_ratio"`    // of the server's loop, as it says at the end
-	SubmitMillis     Spread            `json:"submit_ms"`          // of a call: a batch, or a single submit
-	StartMillis      Spread            `json:"start_ms"`           // submit sent to handler started
+	PostgresMicros   float64           `json:"postgres_cpu_us_per_task"`
+	DiskBytesPerTask float64           `json:"disk_bytes_per_task"` // of Postgres' files too; where we may not know them, of its log
+	WALBytesPerTask  float64           `json:"wal_bytes_per_task"`  // of Postgres' log; 0 without Postgres
+	LoopBusyRatio    float64           `json:"loop_busy_ratio"`     // of the server's loop, as it says at the end
+	SubmitMillis     Spread            `json:"submit_ms"`           // of a call: a batch, or a single submit
+	StartMillis      Spread            `json:"start_ms"`            // submit sent to handler started
 	Accepted         int64             `json:"accepted"`
 	Refused          int64             `json:"refused"`
 	Succeeded        int64             `json:"succeeded"`
@@ -60,9 +63,11 @@ func (r *Run) report(before, after glance, submit, all time.Duration) *Report {
 		TasksPerS:        n / all.Seconds(),
 		SubmitPerS:       n / submit.Seconds(),
 		Seconds:          all.Seconds(),
-		CPUMicrosPerTask: float64((after.cpu - before.cpu).Microseconds()) / n,
+		CPUMicrosPerTask: float64((after.cpu - before.cpu + after.database.CPU - before.database.CPU).Microseconds()) / n,
+		CPUOf:            []string{"load", "server"},
+		PostgresMicros:   float64((after.database.CPU - before.database.CPU).Microseconds()) / n,
 		OwnCPUMicros:     float64((after.own - before.own).Microseconds()) / n,
-		DiskBytesPerTask: float64(after.diskWritten-before.diskWritten) / n,
+		DiskBytesPerTask: float64(stored(before, after)) / n,
 		LoopBusyRatio:    after.busy,
 		SubmitMillis:     spread(&r.submits),
 		StartMillis:      spread(&r.starts),
@@ -78,8 +83,14 @@ func (r *Run) report(before, after glance, submit, all time.Duration) *Report {
 	case r.cfg.Batch == 1:
 		rep.Mode = "single"
 	}
-	if before.walWritten >= 0 && after.walWritten >= 0 {
-		rep.WALBytesPerTask = float64(after.walWritten-before.walWritten) / n
+	if after.postgres {
+		rep.WALBytesPerTask = rep.DiskBytesPerTask
+		if before.database.Written >= 0 && after.database.Written >= 0 {
+			rep.DiskBytesPerTask = float64(after.database.Written-before.database.Written) / n
+		}
+	}
+	if r.cfg.Database != nil {
+		rep.CPUOf = append(rep.CPUOf, "postgres")
 	}
 	return rep
 }
@@ -100,7 +111,13 @@ func (p *Report) WriteTable(w io.Writer) error {
 	}
 	t.Row("full cycle", fmt.Sprintf("%.0f tasks/s", p.TasksPerS))
 	t.Row("submits", fmt.Sprintf("%.0f tasks/s", p.SubmitPerS))
-	t.Row("CPU", fmt.Sprintf("%.1f µs a task, %.1f of them of the load itself", p.CPUMicrosPerTask, p.OwnCPUMicros))
+	cpu := fmt.Sprintf("%.1f µs a task, %.1f of them of the load itself", p.CPUMicrosPerTask, p.OwnCPUMicros)
+	if slices.Contains(p.CPUOf, "postgres") {
+		cpu += fmt.Sprintf(", %.1f of Postgres", p.PostgresMicros)
+	} else if p.WALBytesPerTask > 0 {
+		cpu += "; Postgres' is not among them"
+	}
+	t.Row("CPU", cpu)
 	t.Row("disk", fmt.Sprintf("%.0f bytes a task", p.DiskBytesPerTask))
 	if p.WALBytesPerTask > 0 {
 		t.Row("WAL", fmt.Sprintf("%.0f bytes a task", p.WALBytesPerTask))

@@ -25,6 +25,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/headrace/headrace/internal/proctree"
 )
 
 // Server is a running Postgres. Its methods are called by one goroutine at a time, but for Database.
@@ -232,22 +234,6 @@ func (s *Server) Database(tb testing.TB) string {
 
 // CPU returns what all processes of the server have used, those that ended included.
 func (s *Server) CPU() time.Duration {
-	root := s.pid()
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
-	var ticks int64
-	for _, name := range stats {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			continue // it ended
-		}
-		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-		number := func(i int) int64 { n, _ := strconv.ParseInt(f[i], 10, 64); return n }
-		if pid == root {
-			ticks += number(11) + number(12) + number(13) + number(14)
-		} else if number(1) == int64(root) {
-			ticks += number(11) + number(12)
-		}
-	}
-	return time.Duration(ticks) * time.Second / 100
+	u, _ := proctree.Of(s.pid()) // nothing, of a server that is down
+	return u.CPU
 }

@@ -8,6 +8,7 @@
 //	reads.go     recovery, refills, look-ups  list.go       lists
 //	history.go   days made ahead and dropped  snapshot.go   who keeps dead rows in place
 //	row.go       how a row is stored          sql/          every statement, with its index
+//	scratch.go   a database for a measurement
 //
 // # A commit
 //
