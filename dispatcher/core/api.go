@@ -222,6 +222,7 @@ type Effects struct {
 	EpochReads []*EpochRead
 	Submitted  []SubmitAnswer
 	Cancelled  []CancelAnswer
+	Paused     []PauseAnswer
 	Events     []Event
 	Lost       []LostPartition
 	Released   []uint32 // Release is done and on disk: give the key back
@@ -252,6 +253,8 @@ type PartitionStat struct {
 //	Submit(now time.Time, s *Submit)                        answered in Effects.Submitted
 //	Look(now time.Time, l Look)                             the same
 //	Cancel(now time.Time, c Cancel)                         answered in Effects.Cancelled
+//	SetPauses(now time.Time, tenant string, rules []task.Pause)   all rules that hold for a tenant from now on
+//	AwaitPause(now time.Time, w PauseWait)                  answered in Effects.Paused
 //	Watch(now time.Time, w WatchID, id task.ID)             Effects.Events until Unwatch or the end
 //	Unwatch(w WatchID)
 //

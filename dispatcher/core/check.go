@@ -43,6 +43,9 @@ func (c *Core) checked(p *partition, sentAt time.Time) {
 	if sentAt.After(p.checkedAt) {
 		p.checkedAt = sentAt
 		c.unpark(p)
+		if len(c.pauseWaits) > 0 {
+			c.stepPauses()
+		}
 	}
 }
 

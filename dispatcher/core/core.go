@@ -25,6 +25,7 @@ type Core struct {
 	requests  requests
 	watches   map[task.ID][]WatchID
 	watched   map[WatchID]task.ID
+	pauses    map[string][]task.Pause // by tenant, also of tenants that hold nothing here
 
 	timers   timers
 	young    items          // whose confirmed try shall be recorded, by when
@@ -33,9 +34,13 @@ type Core struct {
 	poolTurn int            // which pool pushes first
 	bytes    int            // that tasks in memory count, all together
 	logBytes int
-	more     bool // work is left that waits for no event
-	draining bool
-	tries    []*try // to be used again
+	turned   fifo[*lane] // their flow was paused or resumed
+	// What windows of paused flows count, all together.
+	pausedBytes int
+	pauseWaits  []*pauseWait // by asking
+	more        bool         // work is left that waits for no event
+	draining    bool
+	tries       []*try // to be used again
 
 	fx    *Effects
 	spare *Effects
@@ -77,6 +82,7 @@ func New(cfg Config) *Core {
 		requests:  requests{byKey: map[requestKey]*request{}},
 		watches:   map[task.ID][]WatchID{},
 		watched:   map[WatchID]task.ID{},
+		pauses:    map[string][]task.Pause{},
 		fx:        &Effects{},
 		spare:     &Effects{},
 	}
@@ -111,6 +117,7 @@ func (c *Core) Tick(now time.Time) {
 		t.owner.alarm(c)
 	}
 	c.recordBehind()
+	c.turnLanes()
 	c.readInbox()
 	for _, db := range c.databases {
 		if db != nil {
@@ -141,7 +148,7 @@ func (c *Core) Next() time.Time {
 
 // busy reports whether work is left that waits for no event.
 func (c *Core) busy() bool {
-	if c.more || c.inbox.len() > 0 {
+	if c.more || c.inbox.len() > 0 || c.turned.len() > 0 {
 		return true
 	}
 	for _, db := range c.databases {
@@ -196,9 +203,10 @@ func (fx *Effects) reset() {
 	clear(fx.Cancelled)
 	clear(fx.Events)
 	clear(fx.Lost)
+	clear(fx.Paused)
 	fx.Send, fx.Close, fx.Commits, fx.Loads = fx.Send[:0], fx.Close[:0], fx.Commits[:0], fx.Loads[:0]
 	fx.EpochReads, fx.Submitted, fx.Cancelled = fx.EpochReads[:0], fx.Submitted[:0], fx.Cancelled[:0]
-	fx.Events, fx.Lost, fx.Released = fx.Events[:0], fx.Lost[:0], fx.Released[:0]
+	fx.Events, fx.Lost, fx.Released, fx.Paused = fx.Events[:0], fx.Lost[:0], fx.Released[:0], fx.Paused[:0]
 }
 
 // effects returns where to put an effect.

@@ -7,7 +7,7 @@ import (
 // Check looks whether the state is consistent. Tests and the simulation call it after each step; it
 // costs O(everything).
 func (c *Core) Check() error {
-	bytes := 0
+	bytes, paused := 0, 0
 	running := map[*executor]int{}
 	for _, p := range c.order {
 		if p.dead || c.parts[p.id] != p {
@@ -56,6 +56,9 @@ func (c *Core) Check() error {
 		}
 		for f, l := range p.lanes {
 			size := 0
+			if l.flow.paused != nil {
+				paused += l.memory()
+			}
 			for i := l.head; i < len(l.window); i++ {
 				s := l.window[i]
 				if s.it.place != atWindow || s.it.lane != l || s.it.t.Key() != s.key || p.items[s.it.t.ID.Seq()] != s.it {
@@ -77,6 +80,9 @@ func (c *Core) Check() error {
 		if windowed != 0 {
 			return fmt.Errorf("partition %d: %d tasks are at a window and in none", p.id, windowed)
 		}
+	}
+	if paused != c.pausedBytes {
+		return fmt.Errorf("windows of paused flows count %d bytes, there are %d", c.pausedBytes, paused)
 	}
 	if bytes != c.bytes {
 		return fmt.Errorf("the node counts %d bytes, there are %d", c.bytes, bytes)

@@ -19,6 +19,7 @@ type tenant struct {
 	downs     map[string]*downstream
 	queues    []*commitQueue // by database
 	flying    items          // its tries in flight, oldest first
+	pauses    pauses
 }
 
 // function is one function of a tenant.
@@ -49,9 +50,10 @@ type downstream struct {
 type flow struct {
 	function *function
 	band     task.Band
-	lanes    []*lane // by partition
-	open     int     // lanes that have something to run
-	seats    []*seat // its places, one for each pool of the function
+	lanes    []*lane     // by partition
+	open     int         // lanes that have something to run
+	paused   *task.Pause // keeps it out of the order; nil: nothing does
+	seats    []*seat     // its places, one for each pool of the function
 }
 
 func (c *Core) tenant(name string) *tenant {
@@ -63,6 +65,9 @@ func (c *Core) tenant(name string) *tenant {
 			flying: items{of: flyingLinks},
 		}
 		c.tenants[name] = t
+		t.pauses.tenant, t.pauses.rules = t, c.pauses[name]
+		t.pauses.timer.owner = &t.pauses
+		c.armPauses(t)
 	}
 	return t
 }
@@ -75,6 +80,7 @@ func (c *Core) function(tenant, name string) *function {
 		t.functions[name] = f
 		for b := range f.flows {
 			f.flows[b] = &flow{function: f, band: task.Band(b)}
+			c.pauseFlow(f.flows[b])
 		}
 		c.setPolicy(f, task.Policy{})
 		f.known = false
@@ -170,7 +176,7 @@ func (c *Core) storePolicy(l *lane) {
 
 // may reports whether the flow may run now.
 func (fl *flow) may(c *Core) bool {
-	return fl.open > 0 && !fl.function.down.until.After(c.now)
+	return fl.open > 0 && fl.paused == nil && !fl.function.down.until.After(c.now)
 }
 
 // update moves the flow into its pools' order or out of it.

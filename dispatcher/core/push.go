@@ -221,7 +221,7 @@ func (c *Core) announcedPush(it *item, r *store.Record) {
 	if s != nil {
 		s.promised--
 	}
-	if s == nil || it.t.Cancel != nil || c.draining || !c.mayPush(it.part) || s.draining {
+	if s == nil || it.t.Cancel != nil || it.lane.flow.paused != nil || c.draining || !c.mayPush(it.part) || s.draining {
 		c.giveUp(it)
 		return
 	}
@@ -318,6 +318,9 @@ func (c *Core) beginTry(it *item, y *try) {
 func (c *Core) endTry(it *item) {
 	y := it.try
 	c.notYoung(it)
+	if len(c.pauseWaits) > 0 {
+		c.noStart(it)
+	}
 	it.try = nil
 	it.place = atCommit
 	c.timers.unset(&it.timer)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/headrace/headrace/store/memstore"
+	"github.com/headrace/headrace/task"
 )
 
 var flagSeed = flag.Uint64("seed", 0, "run this seed of TestRandom only")
@@ -58,7 +59,7 @@ func randomWalk(t *testing.T, seed uint64) {
 		log = append(log, line)
 		s.do(line)
 	}
-	do("init window=%d timers=%d slice=%d", 1+r.IntN(6), 1+r.IntN(6), 1+r.IntN(8))
+	do("init window=%d timers=%d slice=%d bytes=%d", 1+r.IntN(6), 1+r.IntN(6), 1+r.IntN(8), (1+r.IntN(64))<<10)
 	do("acquire 1")
 	do("acquire 2")
 	policy := fmt.Sprintf("backoff=1s grace=2s orphan=5s exclusive=%v", r.IntN(3) == 0)
@@ -86,7 +87,8 @@ func randomWalk(t *testing.T, seed uint64) {
 		_, exists := s.ids[name]
 		switch r.IntN(16) {
 		case 0, 1, 2:
-			do("submit %s n=%d partition=%d prio=%d delay=%dms", []string{"a/f", "b/g"}[r.IntN(2)], 1+r.IntN(9), 1+r.IntN(2), r.IntN(10), r.IntN(2)*r.IntN(9000))
+			do("submit %s n=%d partition=%d prio=%d delay=%dms band=%v", []string{"a/f", "b/g"}[r.IntN(2)], 1+r.IntN(9), 1+r.IntN(2), r.IntN(10),
+				r.IntN(2)*r.IntN(9000), task.Band(r.IntN(3)))
 		case 3:
 			do("submit a/f ttl=%dms deadline=%dms id=k%d", 1+r.IntN(9000), 1+r.IntN(30_000), r.IntN(5))
 		case 4:
@@ -125,6 +127,10 @@ func randomWalk(t *testing.T, seed uint64) {
 				do("refuse %s %s busy", x, held[r.IntN(len(held))])
 			}
 		}
+		if n := r.IntN(12); n < 4 {
+			rule := []string{"", "fn=f", "band=low", "fn=f band=normal"}[r.IntN(4)]
+			do("%s a %s for=%dms", []string{"pause", "pause", "resume", "settled"}[n], rule, r.IntN(2)*r.IntN(20_000))
+		}
 		for p := range uint32(2) {
 			if !s.owned(p+1) && len(s.waiting) == 0 && r.IntN(3) == 0 {
 				do("acquire %d", p+1)
@@ -134,6 +140,9 @@ func randomWalk(t *testing.T, seed uint64) {
 	// The faults stop: executors take everything and say what became of it.
 	s.failures = 0
 	do("let")
+	for _, rule := range []string{"", "fn=f", "band=low", "fn=f band=normal"} {
+		do("resume a %s", rule)
+	}
 	for p := range uint32(2) {
 		if !s.owned(p + 1) {
 			do("acquire %d", p+1)

@@ -28,7 +28,7 @@ import (
 //
 // Commands:
 //
-//	init [window=N] [timers=N] [weights=(a=3)]        a node that owns nothing
+//	init [window=N] [timers=N] [bytes=N] [weights=(a=3)]        a node that owns nothing
 //	acquire PARTITION        crash        release PARTITION        drain        drop PARTITION
 //	open EXECUTOR [tenant=a] fn=(f,g) credit=N [old=true]     policy of all of them: [attempts=N] [timeout=D]
 //	     [backoff=D] [orphan=D] [grace=D] [exclusive=true] [downstream=S];  claims=(1.1@1/1, …), epochs=(1:1)
@@ -41,6 +41,8 @@ import (
 //	hold | let               commits stay on their way | go on
 //	fail full|unknown|fenced [n=N]                      the next commits
 //	advance DURATION         executors beat, timers fire
+//	pause a [fn=F] [band=B] [for=D] [reason=S]         and wait until nothing more starts
+//	resume a [fn=F] [band=B]                           settled a [fn=F] [band=B]   wait once more
 //	stats
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -67,11 +69,13 @@ type script struct {
 	replies   ReplyID
 	names     map[ReplyID]string
 	ids       map[string]task.ID // by "partition.seq"
+	bands     map[task.ID]task.Band
 	released  map[uint32]store.Epoch
 	held      bool
 	waiting   []*Commit
 	fail      error
 	failures  int
+	pauses    []task.Pause // of tenant a
 	out       strings.Builder
 }
 
@@ -184,14 +188,19 @@ func (s *script) init(d *datadriven.TestData) {
 		}
 	}
 	s.core = New(Config{
-		Random:       r.Uint64,
-		WindowTasks:  s.num(d, "window", 0),
-		TimerTasks:   s.num(d, "timers", 0),
-		Slice:        s.num(d, "slice", 0),
-		TenantWeight: func(t string) int { return cmp.Or(weights[t], 1) },
+		Random:          r.Uint64,
+		WindowTasks:     s.num(d, "window", 0),
+		TimerTasks:      s.num(d, "timers", 0),
+		Slice:           s.num(d, "slice", 0),
+		NodeWindowBytes: s.num(d, "bytes", 0),
+		TenantWeight:    func(t string) int { return cmp.Or(weights[t], 1) },
 	})
+	if len(s.pauses) > 0 { // the shell knows them
+		s.core.SetPauses(s.now, "a", s.pauses)
+	}
 	if s.ids == nil {
 		s.ids, s.names, s.released = map[string]task.ID{}, map[ReplyID]string{}, map[uint32]store.Epoch{}
+		s.bands = map[task.ID]task.Band{}
 	}
 }
 
@@ -283,6 +292,8 @@ func (s *script) command(d *datadriven.TestData) {
 		v, err := time.ParseDuration(ws[0])
 		s.must(err)
 		s.advance(v)
+	case "pause", "resume", "settled":
+		s.pause(d, ws[0])
 	case "stats":
 		for _, p := range s.core.Stats() {
 			s.printf("partition %d epoch %d: ready %d, due %d, running %d, %d bytes", p.Partition, p.Epoch, p.Backlog, p.Scheduled, p.Running, p.Bytes)
@@ -369,6 +380,29 @@ func (s *script) submit(d *datadriven.TestData, what string) {
 		sub.Tasks = append(sub.Tasks, t)
 	}
 	s.core.Submit(s.now, sub)
+}
+
+// pause changes the rules of a tenant, or asks when they are in force.
+func (s *script) pause(d *datadriven.TestData, tenant string) {
+	rule := task.Pause{Function: arg(d, "fn", ""), Band: task.AnyBand, Reason: arg(d, "reason", ""), At: s.now}
+	if b := arg(d, "band", ""); b != "" {
+		var err error
+		rule.Band, err = task.ParseBand(b)
+		s.must(err)
+	}
+	if v := s.dur(d, "for"); v > 0 {
+		rule.Until = s.now.Add(v)
+	}
+	if d.Cmd != "settled" {
+		s.pauses = slices.DeleteFunc(slices.Clone(s.pauses), rule.Same)
+		if d.Cmd == "pause" {
+			s.pauses = append(s.pauses, rule)
+		}
+		s.core.SetPauses(s.now, tenant, s.pauses)
+	}
+	if d.Cmd != "resume" {
+		s.core.AwaitPause(s.now, PauseWait{Tenant: tenant, Function: rule.Function, Band: rule.Band})
+	}
 }
 
 func (s *script) report(d *datadriven.TestData, ws []string) {
@@ -474,6 +508,7 @@ func (s *script) perform(fx *Effects) {
 			for _, ch := range c.Batch.Parts[i].Changes {
 				if ch.Op == store.Insert {
 					s.ids[fmt.Sprintf("%d.%d", ch.Task.ID.Partition(), ch.Task.ID.Seq())] = ch.Task.ID
+					s.bands[ch.Task.ID] = ch.Task.Band
 				}
 			}
 		}
@@ -499,6 +534,9 @@ func (s *script) perform(fx *Effects) {
 			text = a.Err.Error()
 		}
 		s.printf("cancel of %s: %s", s.names[a.Reply], strings.ToLower(text))
+	}
+	for _, a := range fx.Paused {
+		s.printf("%s nothing more starts in %v", s.clock(), a.Partitions)
 	}
 	for _, e := range fx.Events {
 		text := "gone"

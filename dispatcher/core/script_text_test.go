@@ -27,6 +27,11 @@ func (s *script) send(m Send) {
 		x.epochs[e.Partition] = e.Epoch
 	}
 	for _, p := range m.Message.Pushes {
+		for _, rule := range s.pauses {
+			if band := s.bands[task.ID(p.TaskId)]; p.Tenant == "a" && rule.Covers(p.Function, band) && !rule.Over(s.now) {
+				s.t.Errorf("%s: pushed %s, which is %s", s.clock(), nameOf(task.ID(p.TaskId)), rule.Why(p.Tenant))
+			}
+		}
 		id := task.ID(p.TaskId)
 		x.tokens[id] = task.Token{Epoch: p.Token.Epoch, Push: p.Token.Push}
 		extra := ""

@@ -406,6 +406,9 @@ func (c *Core) confirm(it *item, startedAt time.Time) {
 		c.recordLater(it)
 	}
 	c.shedPayload(it)
+	if len(c.pauseWaits) > 0 {
+		c.noStart(it)
+	}
 	if len(it.waiting) > 0 {
 		c.answerAsked(it)
 	}

@@ -170,8 +170,10 @@ func (c *Core) accept(p *partition, t *store.Task) {
 	p.stat.Bytes += int64(t.PayloadSize)
 	p.count(t, 1)
 	l := c.lane(p, t.Flow())
-	if !t.Deadline.IsZero() || t.StartTTL > 0 {
-		l.expires = true
+	if !l.expires && (!t.Deadline.IsZero() || t.StartTTL > 0) {
+		if l.expires = true; l.more {
+			c.armPartition(p)
+		}
 	}
 	if p.items[t.ID.Seq()] != nil || c.leave(p, l, t) { // a read may have brought it before the commit's answer
 		return

@@ -21,7 +21,7 @@ type sweep struct {
 
 const (
 	sweepEvery = 250 * time.Millisecond
-	sweepAgain = 10 * time.Second // after a round over all lanes
+	sweepAgain = time.Second // after a round over all lanes
 )
 
 func (l *lane) sweepable() bool { return l.more && l.expires }
@@ -104,6 +104,8 @@ func (c *Core) swept(s *sweep, ld *Load, a LoadAnswer) {
 	}
 	if !a.More {
 		s.lane.expires = s.expires || s.lane.expires && s.lane.reading != nil
-		s.lane = nil
+		if s.lane = nil; len(s.lanes) == 0 {
+			s.at = c.now.Add(sweepAgain)
+		}
 	}
 }

@@ -81,7 +81,7 @@ func (c *Core) storedEvent(w WatchID, t *store.Task) {
 		if _, ok := c.watched[w]; !ok {
 			return
 		}
-		e.View.WaitReason = waitsForTurn
+		e.View.WaitReason = cmp.Or(c.pausedBy(t.Tenant, t.Function, t.Band), waitsForTurn)
 	}
 	fx.Events = append(fx.Events, e)
 }
@@ -155,6 +155,8 @@ func (c *Core) waitReason(it *item) string {
 		return "waits for a retry at " + it.t.DueAt.UTC().Format(time.RFC3339Nano)
 	case it.place == atDue:
 		return "waits for its time " + it.t.DueAt.UTC().Format(time.RFC3339Nano)
+	case it.lane.flow.paused != nil:
+		return it.lane.flow.paused.Why(f.tenant.name)
 	case f.down.until.After(c.now):
 		return fmt.Sprintf("throttled by %s until %s", f.down.name, f.down.until.UTC().Format(time.RFC3339Nano))
 	case len(f.pools) == 0:

@@ -28,6 +28,7 @@ type lane struct {
 
 	open    bool // has something to run, and may
 	parked  bool // waits for a check of the partition's epoch
+	turned  bool // waits in the core's turned
 	expires bool // its rows in the store may have a start TTL or a deadline
 	policy  uint64
 	timer   timer
@@ -65,17 +66,15 @@ func before(k store.Key) store.Key {
 }
 
 // room reports whether the window may take a task of the given size that is not in memory yet. An empty
-// one always may.
+// one always may, unless its flow is paused.
 func (c *Core) room(l *lane, size int) bool {
-	return l.len() == 0 ||
-		l.len() < c.cfg.WindowTasks && l.bytes+size <= c.cfg.WindowBytes && c.bytes+size+overhead <= c.cfg.NodeWindowBytes
+	return l.len() == 0 && l.flow.paused == nil || c.fits(l, size, size+overhead)
 }
 
 // roomFor is room for a task in memory: its bytes are counted already.
 func (c *Core) roomFor(it *item) bool {
 	l := it.lane
-	return l.len() == 0 ||
-		l.len() < c.cfg.WindowTasks && l.bytes+len(it.t.Payload) <= c.cfg.WindowBytes && c.bytes <= c.cfg.NodeWindowBytes
+	return l.len() == 0 && l.flow.paused == nil || c.fits(l, len(it.t.Payload), 0)
 }
 
 // leave decides about a new row on disk whether it stays in the store only. It saves making an item
@@ -90,7 +89,7 @@ func (c *Core) leave(p *partition, l *lane, t *store.Task) bool {
 		c.refill(l)
 		return true
 	}
-	if c.room(l, inlineSize(c, t)) || k.Compare(l.last().key) < 0 {
+	if c.room(l, inlineSize(c, t)) || l.len() > 0 && k.Compare(l.last().key) < 0 {
 		return false
 	}
 	c.lower(l, k)
@@ -115,7 +114,10 @@ func (l *lane) skip(k store.Key) {
 func (c *Core) lower(l *lane, k store.Key) {
 	l.skip(k)
 	if b := before(k); !l.more || b.Compare(l.cursor) < 0 {
-		l.cursor, l.more = b, true
+		first := !l.more
+		if l.cursor, l.more = b, true; first && l.expires {
+			c.armPartition(l.part) // to sweep what expires in the store
+		}
 	}
 }
 
@@ -171,12 +173,11 @@ func (c *Core) offer(it *item) {
 	// Rows in the store come first; but nothing is read from there while a takeover lasts.
 	behind := l.more && k.Compare(l.cursor) > 0 && !it.part.takeover.active
 	for !behind && !c.roomFor(it) {
-		last := l.last()
-		if last.key.Compare(k) < 0 {
+		if l.len() == 0 || l.last().key.Compare(k) < 0 {
 			behind = true
 			break
 		}
-		c.evict(last.it)
+		c.evict(l.last().it)
 	}
 	if behind {
 		if !stored {
@@ -191,6 +192,9 @@ func (c *Core) offer(it *item) {
 	it.place = atWindow
 	l.insert(slot{k, it})
 	l.bytes += len(it.t.Payload)
+	if l.flow.paused != nil {
+		c.pausedBytes += len(it.t.Payload) + overhead
+	}
 	c.timers.set(&it.timer, expiry(it.t))
 	if l.len() == 1 || !l.open {
 		c.updateLane(l)
@@ -229,6 +233,9 @@ func (c *Core) unwindow(it *item) {
 		l.window = l.window[:len(l.window)-1]
 	}
 	l.bytes -= len(it.t.Payload)
+	if l.flow.paused != nil {
+		c.pausedBytes -= len(it.t.Payload) + overhead
+	}
 	it.place = atCommit
 	c.timers.unset(&it.timer)
 	if l.len() == 0 {
@@ -276,7 +283,7 @@ func (c *Core) updateLane(l *lane) {
 // refill pulls rows from behind the cursor once the window is half empty.
 func (c *Core) refill(l *lane) {
 	p := l.part
-	if !l.more || l.reading != nil || l.failed || p.dead || p.takeover.active || p.releasing {
+	if !l.more || l.reading != nil || l.failed || l.flow.paused != nil || p.dead || p.takeover.active || p.releasing {
 		return
 	}
 	room := c.cfg.WindowTasks - l.len()
