@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -47,6 +48,10 @@ type Config struct {
 	Advertise string
 	Name      string // for people
 	Version   string // of the binary, for people
+
+	// Levels are the feature levels that the node says it reads: nil: those of this build. Anything else is for tests
+	// of clusters whose nodes are of two versions.
+	Levels *shard.Levels
 
 	Partitions int           // of DataDir or Store, when there are none yet, and as many at least; 8. 1 to 1024
 	MaxPayload int           // bytes; 1 MiB, at most 16 MiB

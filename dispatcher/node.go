@@ -156,7 +156,7 @@ func (n *Node) build(res *resources) (err error) {
 		addr = n.grpcAddr.String()
 	}
 	n.member, err = member.New(member.Config{
-		Node: shard.Node{ID: n.id, Name: n.cfg.Name, Addr: addr, StartedAt: n.startedAt, Version: n.cfg.Version, Formats: []uint32{1},
+		Node: shard.Node{ID: n.id, Name: n.cfg.Name, Addr: addr, StartedAt: n.startedAt, Version: n.cfg.Version, Levels: n.cfg.Levels,
 			Passive: !n.cfg.has(RoleDispatcher), Databases: n.dbs.names()},
 		TTL: n.cfg.TTL, Partitions: res.catalogue, Sole: res.sole, Healthy: n.healthy, Logger: n.cfg.Logger,
 	}, res.registry)

@@ -15,7 +15,7 @@ type Node struct {
 	Addr      string    `json:"addr"`           // advertised gRPC host:port
 	StartedAt time.Time `json:"started_at"`     // by its own clock; for people
 	Version   string    `json:"version,omitempty"`
-	Formats   []uint32  `json:"formats,omitempty"`   // stored formats that it reads; the leader raises the feature level when all can
+	Levels    *Levels   `json:"levels,omitempty"`    // that it reads; nil: the first only
 	Draining  bool      `json:"draining,omitempty"`  // on its way out: the leader assigns it nothing
 	Passive   bool      `json:"passive,omitempty"`   // takes requests only: the leader assigns it nothing
 	Databases []string  `json:"databases,omitempty"` // that it knows: partitions of another one are not added before all nodes know it
@@ -78,6 +78,7 @@ type Directory struct {
 	Assigned   map[uint32]NodeID // who ought to
 	Partitions []Partition       // by id
 	Leader     NodeID            // "" if there is none
+	Level      Level             // what nodes may write; 0: not decided yet
 }
 
 // Node returns the node of that id.

@@ -29,11 +29,12 @@ type ClusterInfo struct {
 func (s *ClusterInfo) ListNodes(context.Context, *headracev1.ListNodesRequest) (*headracev1.ListNodesResponse, error) {
 	d := s.cluster.Directory()
 	owned := ownedBy(d)
-	res := &headracev1.ListNodesResponse{}
+	res := &headracev1.ListNodesResponse{Level: uint32(d.Level)}
 	for _, n := range d.Nodes {
 		m := &headracev1.Node{
 			Id: string(n.ID), Name: n.Name, Address: n.Addr, Version: n.Version, StartTime: stamp(n.StartedAt),
 			Partitions: owned[n.ID], Leader: n.ID == d.Leader,
+			MinLevel: uint32(n.Reads().Min), MaxLevel: uint32(n.Reads().Max),
 		}
 		if m.Id == s.cfg.NodeID && s.cfg.Self != nil {
 			s.cfg.Self(m)

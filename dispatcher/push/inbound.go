@@ -40,6 +40,9 @@ func checkHello(h *headracev1.Hello) error {
 	if len(h.SdkVersion) > maxSDKVersion || !plain(h.SdkVersion) {
 		return &task.FieldError{Field: "hello.sdk_version", Value: h.SdkVersion, Want: "at most 63 bytes of UTF-8 without control characters"}
 	}
+	if _, ok := headracev1.Speak(h.Protocol); !ok {
+		return &task.FieldError{Field: "hello.protocol", Value: fmt.Sprint(h.Protocol), Want: fmt.Sprintf("%d or newer: this node speaks %[1]d to %d", headracev1.OldestProtocol, headracev1.Protocol)}
+	}
 	if h.Slots < 1 || h.Slots > maxSlots {
 		return &task.FieldError{Field: "hello.slots", Value: fmt.Sprint(h.Slots), Want: "1 to 100000"}
 	}

@@ -125,7 +125,7 @@ func (s *Server) Session(stream Stream) error {
 		zap.Uint32("slots", h.Slots), zap.Int("functions", len(h.Functions)), zap.Int("claims", len(h.Claims)))
 	defer s.engine.CloseSession(id)
 	opened <- id
-	s.wg.Go(func() { cancel(s.write(ctx, cancel, stream, out)) })
+	s.wg.Go(func() { cancel(s.write(ctx, cancel, stream, out, h.Protocol)) })
 	<-ctx.Done()
 	err = context.Cause(ctx)
 	s.log.Info("session closed", telemetry.Session(uint64(id)), telemetry.Executor(h.Name),
@@ -177,7 +177,7 @@ func (s *Server) read(ctx context.Context, stream Stream, hello chan<- *headrace
 
 // write sends what gathers, until the outbox is closed and empty or ctx ends. It returns why. A send that
 // is stuck ends ctx, and with it the handler, which ends the send.
-func (s *Server) write(ctx context.Context, cancel context.CancelCauseFunc, stream Stream, out *outbox) error {
+func (s *Server) write(ctx context.Context, cancel context.CancelCauseFunc, stream Stream, out *outbox, protocol uint32) error {
 	alarm := time.AfterFunc(s.cfg.SendTimeout, func() { cancel(errStuck) })
 	alarm.Stop()
 	defer alarm.Stop()
@@ -193,6 +193,7 @@ func (s *Server) write(ctx context.Context, cancel context.CancelCauseFunc, stre
 		for m := range merge(batch) {
 			if m.Welcome != nil {
 				m.Welcome.NodeId = s.cfg.NodeID
+				m.Welcome.Protocol, _ = headracev1.Speak(protocol) // the hello was checked
 			}
 			failpoint.Hit("push.send.before")
 			alarm.Reset(s.cfg.SendTimeout)

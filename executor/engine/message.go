@@ -110,6 +110,7 @@ func (e *Engine) hello(now time.Time, s *session) *headracev1.Hello {
 		Slots:      uint32(e.cfg.Slots),
 		Epochs:     e.epochs(),
 		SdkVersion: e.cfg.SDKVersion,
+		Protocol:   headracev1.Protocol,
 	}
 	s.told = make(map[uint32]uint64, len(h.Epochs))
 	for _, pe := range h.Epochs {

@@ -21,7 +21,8 @@ func newNode(a *app) *cobra.Command {
 		Use:   "list",
 		Short: "List the live nodes",
 		Long: `List the live nodes. Executors, running, busy, durability, disk and CPU are as each node told a second or
-two ago.`,
+two ago. Levels are the feature levels that the node reads; the cluster's own, which the last line names, is what
+nodes may write: the highest that all members have read at one time. It never goes down.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.nodes(c.Context()) },
 	})
@@ -43,6 +44,9 @@ type nodeJSON struct {
 	DiskWrittenBytes  int64             `json:"disk_written_bytes"`
 	DiskOccupiedBytes int64             `json:"disk_occupied_bytes"`
 	CPUMicros         int64             `json:"cpu_micros"`
+	MinLevel          uint32            `json:"min_level"`
+	MaxLevel          uint32            `json:"max_level"`
+	ClusterLevel      uint32            `json:"cluster_level"` // of all; the same in each line
 }
 
 func (a *app) nodes(ctx context.Context) error {
@@ -53,12 +57,12 @@ func (a *app) nodes(ctx context.Context) error {
 	defer c.Close()
 	ctx, cancel := within(ctx)
 	defer cancel()
-	nodes, err := c.Nodes(ctx)
+	nodes, level, err := c.NodesAndLevel(ctx)
 	if err != nil {
 		return err
 	}
 	var t term.Table
-	t.Row("NODE", "ADDRESS", "VERSION", "UP", "LEADER", "PARTITIONS", "EXECUTORS", "RUNNING", "BUSY", "STORE")
+	t.Row("NODE", "ADDRESS", "VERSION", "LEVELS", "UP", "LEADER", "PARTITIONS", "EXECUTORS", "RUNNING", "BUSY", "STORE")
 	for _, n := range nodes {
 		start := time.Time{}
 		if n.StartTime != nil {
@@ -66,7 +70,7 @@ func (a *app) nodes(ctx context.Context) error {
 		}
 		if a.json() {
 			j := nodeJSON{n.Id, n.Name, n.Address, n.Version, jsonTime(start), n.Leader, n.Partitions, n.Executors, n.Running,
-				n.LoopBusyRatio, n.StoreSettings, n.DiskWrittenBytes, n.DiskOccupiedBytes, n.CpuMicros}
+				n.LoopBusyRatio, n.StoreSettings, n.DiskWrittenBytes, n.DiskOccupiedBytes, n.CpuMicros, n.MinLevel, n.MaxLevel, level}
 			if j.Partitions == nil {
 				j.Partitions = []uint32{}
 			}
@@ -85,13 +89,15 @@ func (a *app) nodes(ctx context.Context) error {
 		if n.Leader {
 			leader = "leader"
 		}
-		t.Row(orDash(n.Name, n.Id), n.Address, n.Version, up, leader, fmt.Sprint(len(n.Partitions)), fmt.Sprint(n.Executors),
+		t.Row(orDash(n.Name, n.Id), n.Address, n.Version, fmt.Sprintf("%d-%d", n.MinLevel, n.MaxLevel), up, leader, fmt.Sprint(len(n.Partitions)), fmt.Sprint(n.Executors),
 			fmt.Sprint(n.Running), fmt.Sprintf("%.0f%%", 100*n.LoopBusyRatio), settings(n.StoreSettings))
 	}
 	if a.json() {
 		return nil
 	}
-	_, err = t.WriteTo(a.Out)
+	if _, err = t.WriteTo(a.Out); err == nil {
+		_, err = fmt.Fprintf(a.Out, "feature level %d\n", level)
+	}
 	return err
 }
 
@@ -154,6 +160,25 @@ type partitionJSON struct {
 	Running   int64  `json:"running"`
 	Database  string `json:"database"`
 	Intake    string `json:"intake"`
+	Reason    string `json:"reason,omitempty"` // quarantined: why
+	// NextTry is when a quarantined partition that nobody has is opened next.
+	NextTry *jsonTime `json:"next_try,omitempty"`
+}
+
+func nextTry(p *headracev1.Partition) *jsonTime {
+	if p.NextTryTime == nil {
+		return nil
+	}
+	t := jsonTime(p.NextTryTime.AsTime())
+	return &t
+}
+
+// why says why a partition is quarantined, and when it is tried again.
+func why(p *headracev1.Partition) string {
+	if p.NextTryTime == nil {
+		return p.Reason
+	}
+	return fmt.Sprintf("%s; next try in %v", p.Reason, max(time.Until(p.NextTryTime.AsTime()), 0).Round(time.Second))
 }
 
 func intakeName(i headracev1.PartitionIntake) string {
@@ -174,16 +199,16 @@ func (a *app) partitions(ctx context.Context) error {
 	}
 	slices.SortFunc(parts, func(x, y *headracev1.Partition) int { return int(x.Id) - int(y.Id) })
 	var t term.Table
-	t.Row("PARTITION", "STATE", "NODE", "EPOCH", "BACKLOG", "SCHEDULED", "RUNNING", "DATABASE", "INTAKE")
+	t.Row("PARTITION", "STATE", "NODE", "EPOCH", "BACKLOG", "SCHEDULED", "RUNNING", "DATABASE", "INTAKE", "WHY")
 	for _, p := range parts {
 		if a.json() {
-			if err := a.writeJSON(partitionJSON{p.Id, p.NodeId, p.Epoch, p.State, p.Backlog, p.Scheduled, p.Running, p.Database, intakeName(p.Intake)}); err != nil {
+			if err := a.writeJSON(partitionJSON{p.Id, p.NodeId, p.Epoch, p.State, p.Backlog, p.Scheduled, p.Running, p.Database, intakeName(p.Intake), p.Reason, nextTry(p)}); err != nil {
 				return err
 			}
 			continue
 		}
 		t.Row(fmt.Sprint(p.Id), p.State, orDash(p.NodeId), fmt.Sprint(p.Epoch), fmt.Sprint(p.Backlog), fmt.Sprint(p.Scheduled), fmt.Sprint(p.Running),
-			p.Database, intakeName(p.Intake))
+			p.Database, intakeName(p.Intake), why(p))
 	}
 	if a.json() {
 		return nil

@@ -37,11 +37,17 @@ func (c *Client) Close() { c.conn.Close() }
 
 // Nodes returns the live nodes. It fails at once when the server can't be reached.
 func (c *Client) Nodes(ctx context.Context) ([]*headracev1.Node, error) {
+	nodes, _, err := c.NodesAndLevel(ctx)
+	return nodes, err
+}
+
+// NodesAndLevel returns the nodes, and the cluster's feature level.
+func (c *Client) NodesAndLevel(ctx context.Context) (nodes []*headracev1.Node, level uint32, err error) {
 	res, err := c.api.ListNodes(ctx, &headracev1.ListNodesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", readable(err))
+		return nil, 0, fmt.Errorf("list nodes: %w", readable(err))
 	}
-	return res.Nodes, nil
+	return res.Nodes, res.Level, nil
 }
 
 // Partitions returns the partitions. It fails at once when the server can't be reached.

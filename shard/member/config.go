@@ -15,7 +15,8 @@ import (
 
 // Config is how a node takes part. The zero value of a field is its default.
 type Config struct {
-	// Node is what the others learn of this one. ID must be set (NewID), new at each start of the process.
+	// Node is what the others learn of this one. ID must be set (NewID), new at each start of the process. Levels
+	// nil: those of this build.
 	Node shard.Node
 	// TTL of the membership lease, whole seconds: 5 s. Shorter: a dead node's partitions move sooner;
 	// longer: a slow registry or a long pause costs less often a takeover. 1 s to 60 s.
@@ -49,6 +50,10 @@ func NewID() shard.NodeID {
 }
 
 func (c Config) withDefaults() Config {
+	if c.Node.Levels == nil {
+		own := shard.OwnLevels()
+		c.Node.Levels = &own
+	}
 	if c.TTL == 0 {
 		c.TTL = 5 * time.Second
 	}
@@ -80,6 +85,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Node.ID == "" || strings.Contains(string(c.Node.ID), "/"):
 		return &task.FieldError{Field: "Node.ID", Value: string(c.Node.ID), Want: "an id without a slash"}
+	case c.Node.Levels.Validate() != nil:
+		return &task.FieldError{Field: "Node.Levels", Value: c.Node.Levels.String(), Want: "a range from 1 on"}
 	case c.TTL < time.Second || c.TTL > time.Minute || c.TTL%time.Second != 0:
 		return &task.FieldError{Field: "TTL", Value: c.TTL.String(), Want: "whole seconds from 1s to 60s"}
 	case c.JoinDelay > time.Minute:

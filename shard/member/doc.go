@@ -40,6 +40,8 @@
 //
 //	members/<id>        Node, on the member's lease
 //	leader              the leader's id, on its lease
+//	level               the feature level: what nodes may write
+//	joins               the id of who joined last, so that a level is never raised past a newcomer
 //	partitions          the catalogue
 //	assignment          partition → node
 //	owners/<partition>  the owner's id, on its lease

@@ -116,11 +116,14 @@ func (s *session) campaign() func(context.Context) jobDone {
 	})
 }
 
-// plan is the leader's write, nil if there is nothing to change. Both writes hold only under the leader
+// plan is the leader's write, nil if there is nothing to change. Its writes hold only under the leader
 // key's revision, so a deposed leader writes nothing.
 func (s *session) plan(now time.Time, leader int64) func(context.Context) jobDone {
 	k := s.m.keys
 	guard := Cond{Key: k.leader(), Revision: leader}
+	if level := shard.RaiseLevel(s.view.level, s.view.nodes()); level > s.view.level {
+		return s.commit(s.raise(guard, level))
+	}
 	if _, there := s.view.items[k.partitions()]; !there {
 		if len(s.m.cfg.Partitions) == 0 {
 			return nil

@@ -16,6 +16,8 @@ type keys string
 func (k keys) members() string               { return string(k) + "members/" }             // /headrace/v1/shard/members/
 func (k keys) member(id shard.NodeID) string { return k.members() + string(id) }           // …members/<id>          shard.Node
 func (k keys) leader() string                { return string(k) + "leader" }               // …leader                id
+func (k keys) level() string                 { return string(k) + "level" }                // …level                 {level}
+func (k keys) joins() string                 { return string(k) + "joins" }                // …joins                 the id of who joined last
 func (k keys) partitions() string            { return string(k) + "partitions" }           // …partitions            [shard.Partition]
 func (k keys) assignment() string            { return string(k) + "assignment" }           // …assignment            {version, nodes: id → [partition]}
 func (k keys) owners() string                { return string(k) + "owners/" }              // …owners/

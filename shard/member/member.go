@@ -21,6 +21,8 @@ var (
 	ErrNotHeld = errors.New("this node does not hold the partition's key")
 	// ErrConflict means that another wrote in between: read and try again.
 	ErrConflict = errors.New("changed by another in the meantime")
+	// ErrLevel means that this build can't work in the cluster: the error names the levels.
+	ErrLevel = errors.New("the cluster's feature level is none that this build reads")
 )
 
 // Member is one node's membership. Make it with New, start it with Run; the other methods may be
@@ -90,6 +92,9 @@ func (m *Member) Run(ctx context.Context) error {
 		} else if s != nil {
 			old = s.lease // granted, but we don't know what more
 		}
+		if errors.Is(err, ErrLevel) {
+			stop(err) // waiting changes nothing: levels are never lowered
+		}
 		if ctx.Err() != nil {
 			break
 		}
@@ -122,6 +127,10 @@ func (m *Member) Directory() *shard.Directory { return m.directory.Load() }
 // (design.md §5). It carries the monotonic clock, which stands still while the machine is
 // suspended: who needs to count suspends compares wall clocks as well.
 func (m *Member) TrustBase() time.Time { return *m.trust.Load() }
+
+// Level is what the cluster's nodes may write, as last heard; 0 while none is decided. Code that writes something
+// new asks Level() >= X first. It never goes down.
+func (m *Member) Level() shard.Level { return m.directory.Load().Level }
 
 // TTL is the lease's.
 func (m *Member) TTL() time.Duration { return m.cfg.TTL }

@@ -50,6 +50,11 @@ func (m *Member) join(ctx context.Context, old LeaseID) (*session, error) {
 			return nil, fmt.Errorf("revoke the old lease: %w", err)
 		}
 	}
+	if m.cfg.Healthy != nil {
+		if err := m.cfg.Healthy(); err != nil { // it would win keys that it can't serve, and lose them a TTL later
+			return nil, fmt.Errorf("the node is not healthy: %w", err)
+		}
+	}
 	sentAt := time.Now()
 	lease, err := m.kv.Grant(call, m.cfg.TTL)
 	if err != nil {
@@ -60,15 +65,12 @@ func (m *Member) join(ctx context.Context, old LeaseID) (*session, error) {
 		held: map[uint32]int64{}, want: map[uint32]bool{}, again: map[uint32]bool{},
 		done: make(chan jobDone, numJobs),
 	}
-	m.mu.Lock()
-	node := m.node
-	m.mu.Unlock()
-	if _, _, err := m.kv.Commit(call, Txn{Then: []Op{{Key: m.keys.member(node.ID), Value: encode(node), Lease: lease}}}); err != nil {
-		return s, fmt.Errorf("announce the node: %w", err)
+	if err := m.announce(call, lease); err != nil {
+		return s, err
 	}
 	m.trust.Store(&sentAt)
 	m.lease.Store(int64(lease))
-	m.cfg.Logger.Info("joined", zap.String("node", string(node.ID)), zap.Int64("lease", int64(lease)))
+	m.cfg.Logger.Info("joined", zap.String("node", string(m.cfg.Node.ID)), zap.Int64("lease", int64(lease)))
 	m.pump.send(ctx, Event{Kind: Joined})
 	return s, nil
 }

@@ -20,7 +20,8 @@ type view struct {
 	owners     map[uint32]shard.NodeID
 	partitions []shard.Partition // by id
 	assignment shard.Assignment
-	bad        error // the first value that could not be read; it counts as missing
+	level      shard.Level // 0: none is written
+	bad        error       // the first value that could not be read; it counts as missing
 }
 
 // assignmentValue is how an assignment is stored: by node, which is shorter.
@@ -58,6 +59,7 @@ func (v *view) apply(changes []Change) {
 func (v *view) parse() {
 	v.members, v.owners = map[shard.NodeID]shard.Node{}, map[uint32]shard.NodeID{}
 	v.partitions, v.assignment, v.bad = nil, shard.Assignment{Owners: map[uint32]shard.NodeID{}}, nil
+	v.level = 0
 	for _, key := range slices.Sorted(maps.Keys(v.items)) {
 		if err := v.parseItem(v.items[key]); err != nil && v.bad == nil {
 			v.bad = fmt.Errorf("read %s: %w", key, err)
@@ -84,6 +86,12 @@ func (v *view) parseItem(it Item) error {
 		return nil
 	}
 	switch it.Key {
+	case v.keys.level():
+		level, err := parseLevel(it.Value)
+		if err != nil {
+			return err
+		}
+		v.level = level
 	case v.keys.partitions():
 		if err := json.Unmarshal(it.Value, &v.partitions); err != nil {
 			v.partitions = nil
@@ -128,6 +136,7 @@ func (v *view) directory() *shard.Directory {
 		Assigned:   maps.Clone(v.assignment.Owners),
 		Partitions: slices.Clone(v.partitions),
 		Leader:     leader,
+		Level:      v.level,
 	}
 }
 

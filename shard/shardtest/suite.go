@@ -36,6 +36,8 @@ func Run(t *testing.T, s Subject) {
 		{"MorePartitions", testMorePartitions},
 		{"SilentWatch", testSilentWatch},
 		{"JoinDelay", testJoinDelay},
+		{"Levels", testLevels},
+		{"LevelRoseMeanwhile", testLevelRoseMeanwhile},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {

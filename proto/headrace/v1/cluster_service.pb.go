@@ -202,8 +202,11 @@ func (*ListNodesRequest) Descriptor() ([]byte, []int) {
 }
 
 type ListNodesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nodes         []*Node                `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Nodes []*Node                `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// The cluster's feature level: what nodes may write. It is the highest that all members have read at one time, and
+	// never goes down. 0: not decided yet.
+	Level         uint32 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -245,6 +248,13 @@ func (x *ListNodesResponse) GetNodes() []*Node {
 	return nil
 }
 
+func (x *ListNodesResponse) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
 type Node struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Id         string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -265,7 +275,10 @@ type Node struct {
 	DiskWrittenBytes  int64 `protobuf:"varint,12,opt,name=disk_written_bytes,json=diskWrittenBytes,proto3" json:"disk_written_bytes,omitempty"`
 	DiskOccupiedBytes int64 `protobuf:"varint,13,opt,name=disk_occupied_bytes,json=diskOccupiedBytes,proto3" json:"disk_occupied_bytes,omitempty"`
 	// CPU time of the process in microseconds.
-	CpuMicros     int64 `protobuf:"varint,14,opt,name=cpu_micros,json=cpuMicros,proto3" json:"cpu_micros,omitempty"`
+	CpuMicros int64 `protobuf:"varint,14,opt,name=cpu_micros,json=cpuMicros,proto3" json:"cpu_micros,omitempty"`
+	// The feature levels that the node reads. A node joins only if the cluster's is among them.
+	MinLevel      uint32 `protobuf:"varint,15,opt,name=min_level,json=minLevel,proto3" json:"min_level,omitempty"`
+	MaxLevel      uint32 `protobuf:"varint,16,opt,name=max_level,json=maxLevel,proto3" json:"max_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +411,20 @@ func (x *Node) GetCpuMicros() int64 {
 	return 0
 }
 
+func (x *Node) GetMinLevel() uint32 {
+	if x != nil {
+		return x.MinLevel
+	}
+	return 0
+}
+
+func (x *Node) GetMaxLevel() uint32 {
+	if x != nil {
+		return x.MaxLevel
+	}
+	return 0
+}
+
 type ListPartitionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -484,7 +511,8 @@ type Partition struct {
 	// Empty: nobody owns it now.
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Epoch  uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// One of opening, open, owned (by a node that has told nothing of it yet), none.
+	// One of opening, open, owned (by a node that has told nothing of it yet), none, quarantined (its owners died
+	// soon after they opened it; the node is empty while nobody may open it).
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// Due and not running.
 	Backlog int64 `protobuf:"varint,5,opt,name=backlog,proto3" json:"backlog,omitempty"`
@@ -492,8 +520,12 @@ type Partition struct {
 	Scheduled int64 `protobuf:"varint,6,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
 	Running   int64 `protobuf:"varint,7,opt,name=running,proto3" json:"running,omitempty"`
 	// Which database holds it.
-	Database      string          `protobuf:"bytes,8,opt,name=database,proto3" json:"database,omitempty"`
-	Intake        PartitionIntake `protobuf:"varint,9,opt,name=intake,proto3,enum=headrace.v1.PartitionIntake" json:"intake,omitempty"`
+	Database string          `protobuf:"bytes,8,opt,name=database,proto3" json:"database,omitempty"`
+	Intake   PartitionIntake `protobuf:"varint,9,opt,name=intake,proto3,enum=headrace.v1.PartitionIntake" json:"intake,omitempty"`
+	// Quarantined: why, for people.
+	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Quarantined and not open: when it is opened next, by the leader's clock. Absent: at once, or it is open.
+	NextTryTime   *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=next_try_time,json=nextTryTime,proto3" json:"next_try_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -591,6 +623,20 @@ func (x *Partition) GetIntake() PartitionIntake {
 	return PartitionIntake_PARTITION_INTAKE_UNSPECIFIED
 }
 
+func (x *Partition) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Partition) GetNextTryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTryTime
+	}
+	return nil
+}
+
 var File_headrace_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_cluster_service_proto_rawDesc = "" +
@@ -602,9 +648,10 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"partitions\x124\n" +
 	"\x06intake\x18\x02 \x01(\x0e2\x1c.headrace.v1.PartitionIntakeR\x06intake\"\x1c\n" +
 	"\x1aSetPartitionIntakeResponse\"\x12\n" +
-	"\x10ListNodesRequest\"<\n" +
+	"\x10ListNodesRequest\"R\n" +
 	"\x11ListNodesResponse\x12'\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x11.headrace.v1.NodeR\x05nodes\"\xbd\x04\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x11.headrace.v1.NodeR\x05nodes\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\rR\x05level\"\xf7\x04\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -624,7 +671,9 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\x12disk_written_bytes\x18\f \x01(\x03R\x10diskWrittenBytes\x12.\n" +
 	"\x13disk_occupied_bytes\x18\r \x01(\x03R\x11diskOccupiedBytes\x12\x1d\n" +
 	"\n" +
-	"cpu_micros\x18\x0e \x01(\x03R\tcpuMicros\x1a@\n" +
+	"cpu_micros\x18\x0e \x01(\x03R\tcpuMicros\x12\x1b\n" +
+	"\tmin_level\x18\x0f \x01(\rR\bminLevel\x12\x1b\n" +
+	"\tmax_level\x18\x10 \x01(\rR\bmaxLevel\x1a@\n" +
 	"\x12StoreSettingsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x17\n" +
@@ -632,7 +681,7 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\x16ListPartitionsResponse\x126\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x16.headrace.v1.PartitionR\n" +
-	"partitions\"\x84\x02\n" +
+	"partitions\"\xdc\x02\n" +
 	"\tPartition\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x14\n" +
@@ -642,7 +691,10 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\tscheduled\x18\x06 \x01(\x03R\tscheduled\x12\x18\n" +
 	"\arunning\x18\a \x01(\x03R\arunning\x12\x1a\n" +
 	"\bdatabase\x18\b \x01(\tR\bdatabase\x124\n" +
-	"\x06intake\x18\t \x01(\x0e2\x1c.headrace.v1.PartitionIntakeR\x06intake*\x8c\x01\n" +
+	"\x06intake\x18\t \x01(\x0e2\x1c.headrace.v1.PartitionIntakeR\x06intake\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\x12>\n" +
+	"\rnext_try_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime*\x8c\x01\n" +
 	"\x0fPartitionIntake\x12 \n" +
 	"\x1cPARTITION_INTAKE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17PARTITION_INTAKE_ACTIVE\x10\x01\x12\x1d\n" +
@@ -687,17 +739,18 @@ var file_headrace_v1_cluster_service_proto_depIdxs = []int32{
 	9,  // 3: headrace.v1.Node.store_settings:type_name -> headrace.v1.Node.StoreSettingsEntry
 	8,  // 4: headrace.v1.ListPartitionsResponse.partitions:type_name -> headrace.v1.Partition
 	0,  // 5: headrace.v1.Partition.intake:type_name -> headrace.v1.PartitionIntake
-	3,  // 6: headrace.v1.ClusterService.ListNodes:input_type -> headrace.v1.ListNodesRequest
-	6,  // 7: headrace.v1.ClusterService.ListPartitions:input_type -> headrace.v1.ListPartitionsRequest
-	1,  // 8: headrace.v1.ClusterService.SetPartitionIntake:input_type -> headrace.v1.SetPartitionIntakeRequest
-	4,  // 9: headrace.v1.ClusterService.ListNodes:output_type -> headrace.v1.ListNodesResponse
-	7,  // 10: headrace.v1.ClusterService.ListPartitions:output_type -> headrace.v1.ListPartitionsResponse
-	2,  // 11: headrace.v1.ClusterService.SetPartitionIntake:output_type -> headrace.v1.SetPartitionIntakeResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	10, // 6: headrace.v1.Partition.next_try_time:type_name -> google.protobuf.Timestamp
+	3,  // 7: headrace.v1.ClusterService.ListNodes:input_type -> headrace.v1.ListNodesRequest
+	6,  // 8: headrace.v1.ClusterService.ListPartitions:input_type -> headrace.v1.ListPartitionsRequest
+	1,  // 9: headrace.v1.ClusterService.SetPartitionIntake:input_type -> headrace.v1.SetPartitionIntakeRequest
+	4,  // 10: headrace.v1.ClusterService.ListNodes:output_type -> headrace.v1.ListNodesResponse
+	7,  // 11: headrace.v1.ClusterService.ListPartitions:output_type -> headrace.v1.ListPartitionsResponse
+	2,  // 12: headrace.v1.ClusterService.SetPartitionIntake:output_type -> headrace.v1.SetPartitionIntakeResponse
+	10, // [10:13] is the sub-list for method output_type
+	7,  // [7:10] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_cluster_service_proto_init() }

@@ -711,8 +711,10 @@ type Hello struct {
 	// Tries that run, or whose outcome is not confirmed yet.
 	Claims []*Claim `protobuf:"bytes,5,rep,name=claims,proto3" json:"claims,omitempty"`
 	// Newest epoch known of each partition.
-	Epochs        []*PartitionEpoch `protobuf:"bytes,6,rep,name=epochs,proto3" json:"epochs,omitempty"`
-	SdkVersion    string            `protobuf:"bytes,7,opt,name=sdk_version,json=sdkVersion,proto3" json:"sdk_version,omitempty"`
+	Epochs     []*PartitionEpoch `protobuf:"bytes,6,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	SdkVersion string            `protobuf:"bytes,7,opt,name=sdk_version,json=sdkVersion,proto3" json:"sdk_version,omitempty"`
+	// Version of this protocol that the executor speaks at most. 0: 1, by a build that did not say.
+	Protocol      uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -794,6 +796,13 @@ func (x *Hello) GetSdkVersion() string {
 		return x.SdkVersion
 	}
 	return ""
+}
+
+func (x *Hello) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
 }
 
 // Claim is one try that the executor holds.
@@ -1510,7 +1519,9 @@ type Welcome struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	NodeId string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	// Of each partition that this node owns.
-	Epochs        []*PartitionEpoch `protobuf:"bytes,2,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	Epochs []*PartitionEpoch `protobuf:"bytes,2,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	// Version of this protocol that both speak: what belongs to a newer one is not sent in this session. 0: 1.
+	Protocol      uint32 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1557,6 +1568,13 @@ func (x *Welcome) GetEpochs() []*PartitionEpoch {
 		return x.Epochs
 	}
 	return nil
+}
+
+func (x *Welcome) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
 }
 
 // Push is one try to start.
@@ -2123,7 +2141,7 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x04beat\x18\x06 \x01(\v2\x11.headrace.v1.BeatR\x04beat\x12\x16\n" +
 	"\x06credit\x18\a \x01(\x04R\x06credit\x12\x1a\n" +
 	"\bdraining\x18\b \x01(\bR\bdraining\x12\x16\n" +
-	"\x06recall\x18\t \x01(\x04R\x06recall\"\x94\x02\n" +
+	"\x06recall\x18\t \x01(\x04R\x06recall\"\xb0\x02\n" +
 	"\x05Hello\x12\x1f\n" +
 	"\vexecutor_id\x18\x01 \x01(\fR\n" +
 	"executorId\x12\x12\n" +
@@ -2133,7 +2151,8 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x06claims\x18\x05 \x03(\v2\x12.headrace.v1.ClaimR\x06claims\x123\n" +
 	"\x06epochs\x18\x06 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x06epochs\x12\x1f\n" +
 	"\vsdk_version\x18\a \x01(\tR\n" +
-	"sdkVersion\"\xcd\x01\n" +
+	"sdkVersion\x12\x1a\n" +
+	"\bprotocol\x18\b \x01(\rR\bprotocol\"\xcd\x01\n" +
 	"\x05Claim\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12(\n" +
 	"\x05token\x18\x02 \x01(\v2\x12.headrace.v1.TokenR\x05token\x12\x16\n" +
@@ -2203,10 +2222,11 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\breturned\x18\n" +
 	" \x01(\x04R\breturned\x12\x1a\n" +
 	"\brecalled\x18\v \x01(\x04R\brecalledB\t\n" +
-	"\a_demand\"W\n" +
+	"\a_demand\"s\n" +
 	"\aWelcome\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x123\n" +
-	"\x06epochs\x18\x02 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x06epochs\"\xb3\x05\n" +
+	"\x06epochs\x18\x02 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x06epochs\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\rR\bprotocol\"\xb3\x05\n" +
 	"\x04Push\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12(\n" +
 	"\x05token\x18\x02 \x01(\v2\x12.headrace.v1.TokenR\x05token\x12\x16\n" +
