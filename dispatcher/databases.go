@@ -30,6 +30,8 @@ type database struct {
 	store store.Store
 	late  *lateStore // what store is while Open has not worked yet; nil: it was open from the start
 	own   bool       // store is ours to close
+	// watched is store as the loop commits to it.
+	watched *watchedStore
 }
 
 var errUnknownDatabase = errors.New("the catalogue has the partition in a database that this node's configuration does not name")

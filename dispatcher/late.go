@@ -120,6 +120,14 @@ func (l *lateStore) Close() error {
 	return nil
 }
 
+// Alarms implements store.Watched.
+func (l *lateStore) Alarms(ctx context.Context) ([]store.Alarm, error) {
+	if s := l.get(); s != nil {
+		return ask(ctx, s)
+	}
+	return nil, l.err("look")
+}
+
 // The rest is store.Store's.
 
 func (l *lateStore) Acquire(ctx context.Context, partition uint32, from store.Epoch) (store.Epoch, error) {

@@ -43,6 +43,7 @@ type Node struct {
 	id        shard.NodeID
 	startedAt time.Time
 	clock     *firingClock
+	alarms    *alarms
 
 	ready     chan struct{} // closed when the node serves everything assigned to it
 	readyOnce sync.Once
@@ -77,10 +78,12 @@ func New(cfg Config) (*Node, error) {
 	}
 	cfg = cfg.withDefaults()
 	id := member.NewID()
-	return &Node{
+	n := &Node{
 		cfg: cfg, id: id, log: cfg.Logger.Named("node").With(telemetry.Node(string(id))),
 		clock: newFiringClock(), ready: make(chan struct{}),
-	}, nil
+	}
+	n.alarms = newAlarms(time.Now, n.log)
+	return n, nil
 }
 
 // Ready is closed when the node serves every partition that it shall serve.
@@ -165,7 +168,8 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	var dbs []loop.Database
 	for _, db := range n.dbs.list {
-		dbs = append(dbs, loop.Database{Name: db.Name, Store: db.store})
+		db.watched = &watchedStore{Store: db.store, now: n.clock.Now}
+		dbs = append(dbs, loop.Database{Name: db.Name, Store: db.watched})
 	}
 	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: ownership.Trust(n.cfg.TTL)}
 	n.loop, err = loop.New(loop.Config{
@@ -206,7 +210,11 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
-	n.owners.cutOff = n.api.ShedDirectories
+	n.owners.cutOff = func() {
+		n.api.ShedDirectories()
+		n.alarms.raise(alarmEtcd, "", "no keep-alive has got through for a lease: partitions keep their owners until one does")
+	}
+	n.owners.reached = func() { n.alarms.clear(alarmEtcd, "") }
 	n.owners.news = func(ctx context.Context) {
 		n.router.Update()
 		n.api.DirectoryChanged()

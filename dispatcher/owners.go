@@ -45,19 +45,20 @@ type owners struct {
 	now    func() time.Time
 	log    *zap.Logger
 
-	events <-chan member.Event
-	inbox  inbox                         // from the loop, which must not wait
-	done   chan acquired                 // from acquisitions
-	drain  chan struct{}                 // closed by startDrain
-	ready  func(serves bool)             // told when it changes whether everything assigned is served
-	news   func(context.Context)         // told after each event of the membership; must not wait
-	cutOff func()                        // told when the registry is out of reach; must not wait
-	spare  func() bool                   // whether a node that is assigned nothing serves all the same
-	empty  chan struct{}                 // closed when a drain has nothing left
-	wg     sync.WaitGroup                // acquisitions and releases
-	table  *ownership.Table              // run's goroutine only
-	cancel map[uint32]context.CancelFunc // run's goroutine only: of the acquisitions under way
-	served bool                          // run's goroutine only: what ready was told last
+	events  <-chan member.Event
+	inbox   inbox                         // from the loop, which must not wait
+	done    chan acquired                 // from acquisitions
+	drain   chan struct{}                 // closed by startDrain
+	ready   func(serves bool)             // told when it changes whether everything assigned is served
+	news    func(context.Context)         // told after each event of the membership; must not wait
+	cutOff  func()                        // told when the registry is out of reach; must not wait
+	reached func()                        // told when it is, or is again, within reach; must not wait
+	spare   func() bool                   // whether a node that is assigned nothing serves all the same
+	empty   chan struct{}                 // closed when a drain has nothing left
+	wg      sync.WaitGroup                // acquisitions and releases
+	table   *ownership.Table              // run's goroutine only
+	cancel  map[uint32]context.CancelFunc // run's goroutine only: of the acquisitions under way
+	served  bool                          // run's goroutine only: what ready was told last
 }
 
 // acquired is the outcome of one acquisition.
@@ -107,7 +108,7 @@ func newOwners(e engine, k keys, s storeOf, now func() time.Time, log *zap.Logge
 		engine: e, keys: k, store: s, now: now, log: log.Named("owners"), events: events,
 		inbox: inbox{ready: make(chan struct{}, 1)},
 		done:  make(chan acquired), drain: make(chan struct{}), empty: make(chan struct{}),
-		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {},
+		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {}, reached: func() {},
 		table: ownership.New(), cancel: map[uint32]context.CancelFunc{},
 	}
 }
@@ -221,6 +222,9 @@ func (o *owners) member(e member.Event) {
 		o.cutOff()
 	case member.Reconnected:
 		o.log.Info("keep-alives get through again")
+		o.reached()
+	case member.Joined:
+		o.reached()
 	}
 }
 

@@ -72,6 +72,7 @@ func (n *Node) self(m *headracev1.Node) {
 	m.LoopBusyRatio = n.loop.Stats().BusyRatio
 	m.StoreSettings = n.dbs.settings()
 	m.DiskWrittenBytes, m.DiskOccupiedBytes = n.dbs.diskBytes()
+	m.Alarms = n.alarms.list()
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) == nil {
 		m.CpuMicros = (u.Utime.Sec+u.Stime.Sec)*1e6 + u.Utime.Usec + u.Stime.Usec

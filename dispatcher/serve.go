@@ -42,6 +42,7 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	part("loop", func() error { defer close(loopEnded); return n.loop.Run(loopCtx) })
 	wg.Go(func() { defer close(ownersEnded); n.owners.run(ownersCtx) })
 	for _, db := range res.databases.list {
+		wg.Go(func() { n.alarms.watch(ownersCtx, db.Name, db.watched) })
 		if db.late != nil {
 			wg.Go(func() {
 				select {

@@ -41,6 +41,7 @@ func (s *ClusterInfo) ListNodes(context.Context, *headracev1.ListNodesRequest) (
 		} else if told := s.engine.Node(m.Id); told != nil {
 			m.Executors, m.Running, m.LoopBusyRatio, m.CpuMicros = told.Executors, told.Running, told.LoopBusyRatio, told.CpuMicros
 			m.StoreSettings, m.DiskWrittenBytes, m.DiskOccupiedBytes = told.StoreSettings, told.DiskWrittenBytes, told.DiskOccupiedBytes
+			m.Alarms = told.Alarms
 		}
 		res.Nodes = append(res.Nodes, m)
 	}

@@ -20,8 +20,8 @@ func newNode(a *app) *cobra.Command {
 	c.AddCommand(&cobra.Command{
 		Use:   "list",
 		Short: "List the live nodes",
-		Long: `List the live nodes. Executors, running, busy, durability, disk and CPU are as each node told a second or
-two ago. Levels are the feature levels that the node reads; the cluster's own, which the last line names, is what
+		Long: `List the live nodes. Executors, running, busy, durability, disk, CPU and alarms are as each node told a second
+or two ago; with --json each alarm has its message. Levels are the feature levels that the node reads; the cluster's own, which the last line names, is what
 nodes may write: the highest that all members have read at one time. It never goes down.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.nodes(c.Context()) },
@@ -47,6 +47,35 @@ type nodeJSON struct {
 	MinLevel          uint32            `json:"min_level"`
 	MaxLevel          uint32            `json:"max_level"`
 	ClusterLevel      uint32            `json:"cluster_level"` // of all; the same in each line
+	Alarms            []alarmJSON       `json:"alarms"`
+}
+
+type alarmJSON struct {
+	Kind    string   `json:"kind"`
+	Subject string   `json:"subject"`
+	Message string   `json:"message"`
+	Since   jsonTime `json:"since"`
+}
+
+func alarmsJSON(as []*headracev1.Alarm) []alarmJSON {
+	out := make([]alarmJSON, len(as))
+	for i, a := range as {
+		out[i] = alarmJSON{a.Kind, a.Subject, a.Message, jsonTime(a.SinceTime.AsTime())}
+	}
+	return out
+}
+
+// alarms returns "kind:subject, kind", by kind; "-" if there are none.
+func alarms(as []*headracev1.Alarm) string {
+	var parts []string
+	for _, a := range as {
+		if a.Subject == "" {
+			parts = append(parts, a.Kind)
+		} else {
+			parts = append(parts, a.Kind+":"+a.Subject)
+		}
+	}
+	return orDash(strings.Join(parts, ", "))
 }
 
 func (a *app) nodes(ctx context.Context) error {
@@ -62,7 +91,7 @@ func (a *app) nodes(ctx context.Context) error {
 		return err
 	}
 	var t term.Table
-	t.Row("NODE", "ADDRESS", "VERSION", "LEVELS", "UP", "LEADER", "PARTITIONS", "EXECUTORS", "RUNNING", "BUSY", "STORE")
+	t.Row("NODE", "ADDRESS", "VERSION", "LEVELS", "UP", "LEADER", "PARTITIONS", "EXECUTORS", "RUNNING", "BUSY", "ALARMS", "STORE")
 	for _, n := range nodes {
 		start := time.Time{}
 		if n.StartTime != nil {
@@ -70,7 +99,7 @@ func (a *app) nodes(ctx context.Context) error {
 		}
 		if a.json() {
 			j := nodeJSON{n.Id, n.Name, n.Address, n.Version, jsonTime(start), n.Leader, n.Partitions, n.Executors, n.Running,
-				n.LoopBusyRatio, n.StoreSettings, n.DiskWrittenBytes, n.DiskOccupiedBytes, n.CpuMicros, n.MinLevel, n.MaxLevel, level}
+				n.LoopBusyRatio, n.StoreSettings, n.DiskWrittenBytes, n.DiskOccupiedBytes, n.CpuMicros, n.MinLevel, n.MaxLevel, level, alarmsJSON(n.Alarms)}
 			if j.Partitions == nil {
 				j.Partitions = []uint32{}
 			}
@@ -90,7 +119,7 @@ func (a *app) nodes(ctx context.Context) error {
 			leader = "leader"
 		}
 		t.Row(orDash(n.Name, n.Id), n.Address, n.Version, fmt.Sprintf("%d-%d", n.MinLevel, n.MaxLevel), up, leader, fmt.Sprint(len(n.Partitions)), fmt.Sprint(n.Executors),
-			fmt.Sprint(n.Running), fmt.Sprintf("%.0f%%", 100*n.LoopBusyRatio), settings(n.StoreSettings))
+			fmt.Sprint(n.Running), fmt.Sprintf("%.0f%%", 100*n.LoopBusyRatio), alarms(n.Alarms), settings(n.StoreSettings))
 	}
 	if a.json() {
 		return nil

@@ -199,6 +199,28 @@ func TestClusterAnyNodeServesAll(t *testing.T) {
 	})
 }
 
+// alarmed waits until one node says that another has alarms of these kinds and no others.
+func alarmed(t *testing.T, ask, of *testcluster.OneNode, kinds ...string) {
+	t.Helper()
+	cc := headracev1.NewClusterServiceClient(ask.Raw())
+	until(t, 10*time.Second, fmt.Sprintf("%s has alarms %v", of.Addr, kinds), func() bool {
+		res, err := cc.ListNodes(t.Context(), &headracev1.ListNodesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range res.Nodes {
+			if m.Address == of.Addr {
+				var got []string
+				for _, a := range m.Alarms {
+					got = append(got, a.Kind)
+				}
+				return slices.Equal(got, kinds)
+			}
+		}
+		return false
+	})
+}
+
 func owner(t *testing.T, n *testcluster.OneNode, partition uint32) string {
 	t.Helper()
 	for _, p := range partitions(t, n) {
@@ -535,6 +557,9 @@ func TestClusterOneDatabaseFails(t *testing.T) {
 			cancel()
 		}
 		t.Logf("%d stored, %d not, in %v", stored, failed, time.Since(down))
+		for _, n := range []*testcluster.OneNode{a, b, d} {
+			alarmed(t, b, n, "store_down")
+		}
 		if stored < 50 {
 			t.Errorf("%d of 100 were stored while the other database is well", stored)
 		}
@@ -548,6 +573,9 @@ func TestClusterOneDatabaseFails(t *testing.T) {
 			}
 			return open == 8
 		})
+		for _, n := range []*testcluster.OneNode{a, b, d} {
+			alarmed(t, b, n)
+		}
 		for i := range 30 {
 			if info := wait(t, cl, submit(t, cl, client.Task{Function: "upper", Payload: fmt.Appendf(nil, "%d", i)})); info.State != task.Succeeded {
 				t.Errorf("%v", info.State)
@@ -584,10 +612,12 @@ func TestClusterWithoutRegistry(t *testing.T) {
 			}
 			time.Sleep(time.Second) // of the bubble
 		}
+		alarmed(t, b, a, "etcd_unreachable")
 		for _, h := range heal {
 			h()
 		}
 		balanced(t, 2, 8, a, b, d)
+		alarmed(t, b, a)
 		a.Stop()
 		balanced(t, 4, 8, b, d)
 		wait(t, clients[1], submit(t, clients[1], client.Task{Function: "upper", Payload: []byte("after")}))

@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -114,4 +115,17 @@ func weigh(b *store.Batch) (size int64, inserts bool) {
 		}
 	}
 	return size, inserts
+}
+
+// Alarms implements store.Watched: there is so little room that inserts are refused.
+func (s *Store) Alarms(context.Context) ([]store.Alarm, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.space.dir, &st); err != nil {
+		return nil, fmt.Errorf("look at the free space of %s: %w", s.space.dir, err)
+	}
+	if free := int64(st.Bavail) * int64(st.Bsize); free < s.space.min {
+		return []store.Alarm{{Kind: store.AlarmDisk, Message: fmt.Sprintf("%d MiB are free on the disk of the data directory: below %d MiB submits are refused",
+			free>>20, s.space.min>>20)}}, nil
+	}
+	return nil, nil
 }

@@ -26,11 +26,14 @@ type Config struct {
 	CommitTimeout time.Duration
 	// ReadTimeout bounds each read whose context has no earlier end. 0: 30 s.
 	ReadTimeout time.Duration
+	// PinnedAfter is the age from which on a transaction that keeps dead rows in place is an alarm. 0: 5 minutes.
+	PinnedAfter time.Duration
 }
 
 const (
 	defaultConnections = 8
 	defaultTimeout     = 30 * time.Second
+	defaultPinnedAfter = 5 * time.Minute
 )
 
 // Validate says which field is wrong.
@@ -44,6 +47,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("field CommitTimeout is %v: at least 0", c.CommitTimeout)
 	case c.ReadTimeout < 0:
 		return fmt.Errorf("field ReadTimeout is %v: at least 0", c.ReadTimeout)
+	case c.PinnedAfter < 0:
+		return fmt.Errorf("field PinnedAfter is %v: at least 0", c.PinnedAfter)
 	}
 	return nil
 }
@@ -61,7 +66,10 @@ type Store struct {
 	writer   writer
 }
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Watched = (*Store)(nil)
+)
 
 // Open connects, and brings the schema up to date (see migrate.go). Errors: ErrUnavailable,
 // ErrNewerSchema.
@@ -77,6 +85,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if cfg.ReadTimeout == 0 {
 		cfg.ReadTimeout = defaultTimeout
+	}
+	if cfg.PinnedAfter == 0 {
+		cfg.PinnedAfter = defaultPinnedAfter
 	}
 	pc, err := pgxpool.ParseConfig(cfg.DSN)
 	if err != nil {

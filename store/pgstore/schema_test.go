@@ -377,8 +377,24 @@ func TestPinnedXminDoesNotSlowRefills(t *testing.T) {
 	if _, err := pin.Exec(t.Context(), "SELECT count(*) FROM headrace.partitions"); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := pin.Exec(t.Context(), "SET application_name = 'the one that pins'"); err != nil {
+		t.Fatal(err)
+	}
 	if o, err := s.OldestSnapshot(t.Context()); err != nil || uint32(o.PID) != pin.Conn().PgConn().PID() || o.User != "postgres" || o.State != "idle in transaction" {
 		t.Errorf("oldest snapshot = %+v, %v", o, err)
+	}
+	if as, err := s.Alarms(t.Context()); err != nil || len(as) != 0 {
+		t.Errorf("alarms of a transaction that is young: %v, %v", as, err)
+	}
+	s.cfg.PinnedAfter = time.Nanosecond
+	as, err := s.Alarms(t.Context())
+	if err != nil || len(as) != 1 || as[0].Kind != store.AlarmXmin {
+		t.Fatalf("alarms = %v, %v", as, err)
+	}
+	for _, want := range []string{fmt.Sprintf("pid %d ", pin.Conn().PgConn().PID()), `user "postgres"`, `application "the one that pins"`, `state "idle in transaction"`, fmt.Sprintf("database %q", db)} {
+		if !strings.Contains(as[0].Message, want) {
+			t.Errorf("the alarm %q does not say %s", as[0].Message, want)
+		}
 	}
 	pages := func(query string, args ...any) int {
 		t.Helper()

@@ -277,8 +277,10 @@ type Node struct {
 	// CPU time of the process in microseconds.
 	CpuMicros int64 `protobuf:"varint,14,opt,name=cpu_micros,json=cpuMicros,proto3" json:"cpu_micros,omitempty"`
 	// The feature levels that the node reads. A node joins only if the cluster's is among them.
-	MinLevel      uint32 `protobuf:"varint,15,opt,name=min_level,json=minLevel,proto3" json:"min_level,omitempty"`
-	MaxLevel      uint32 `protobuf:"varint,16,opt,name=max_level,json=maxLevel,proto3" json:"max_level,omitempty"`
+	MinLevel uint32 `protobuf:"varint,15,opt,name=min_level,json=minLevel,proto3" json:"min_level,omitempty"`
+	MaxLevel uint32 `protobuf:"varint,16,opt,name=max_level,json=maxLevel,proto3" json:"max_level,omitempty"`
+	// What is wrong with the node or its databases now, by kind and subject; of other nodes as they told in the last second.
+	Alarms        []*Alarm `protobuf:"bytes,17,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,6 +427,85 @@ func (x *Node) GetMaxLevel() uint32 {
 	return 0
 }
 
+func (x *Node) GetAlarms() []*Alarm {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
+// Alarm is something that a person must put right.
+type Alarm struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as xmin_pinned, store_down, store_slow, etcd_unreachable, disk.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// What of: a database's name, a partition's number; empty where there is one only.
+	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// One line for people.
+	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	SinceTime     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Alarm) Reset() {
+	*x = Alarm{}
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Alarm) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Alarm) ProtoMessage() {}
+
+func (x *Alarm) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
+func (*Alarm) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Alarm) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Alarm) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Alarm) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Alarm) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
 type ListPartitionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -433,7 +514,7 @@ type ListPartitionsRequest struct {
 
 func (x *ListPartitionsRequest) Reset() {
 	*x = ListPartitionsRequest{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +526,7 @@ func (x *ListPartitionsRequest) String() string {
 func (*ListPartitionsRequest) ProtoMessage() {}
 
 func (x *ListPartitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +539,7 @@ func (x *ListPartitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPartitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPartitionsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{6}
 }
 
 type ListPartitionsResponse struct {
@@ -470,7 +551,7 @@ type ListPartitionsResponse struct {
 
 func (x *ListPartitionsResponse) Reset() {
 	*x = ListPartitionsResponse{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +563,7 @@ func (x *ListPartitionsResponse) String() string {
 func (*ListPartitionsResponse) ProtoMessage() {}
 
 func (x *ListPartitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +576,7 @@ func (x *ListPartitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPartitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPartitionsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{6}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListPartitionsResponse) GetPartitions() []*Partition {
@@ -532,7 +613,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +625,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +638,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{7}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Partition) GetId() uint32 {
@@ -651,7 +732,7 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\x10ListNodesRequest\"R\n" +
 	"\x11ListNodesResponse\x12'\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x11.headrace.v1.NodeR\x05nodes\x12\x14\n" +
-	"\x05level\x18\x02 \x01(\rR\x05level\"\xf7\x04\n" +
+	"\x05level\x18\x02 \x01(\rR\x05level\"\xa3\x05\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -673,10 +754,17 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"cpu_micros\x18\x0e \x01(\x03R\tcpuMicros\x12\x1b\n" +
 	"\tmin_level\x18\x0f \x01(\rR\bminLevel\x12\x1b\n" +
-	"\tmax_level\x18\x10 \x01(\rR\bmaxLevel\x1a@\n" +
+	"\tmax_level\x18\x10 \x01(\rR\bmaxLevel\x12*\n" +
+	"\x06alarms\x18\x11 \x03(\v2\x12.headrace.v1.AlarmR\x06alarms\x1a@\n" +
 	"\x12StoreSettingsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x17\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8a\x01\n" +
+	"\x05Alarm\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x129\n" +
+	"\n" +
+	"since_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTime\"\x17\n" +
 	"\x15ListPartitionsRequest\"P\n" +
 	"\x16ListPartitionsResponse\x126\n" +
 	"\n" +
@@ -718,7 +806,7 @@ func file_headrace_v1_cluster_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_headrace_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_headrace_v1_cluster_service_proto_goTypes = []any{
 	(PartitionIntake)(0),               // 0: headrace.v1.PartitionIntake
 	(*SetPartitionIntakeRequest)(nil),  // 1: headrace.v1.SetPartitionIntakeRequest
@@ -726,31 +814,34 @@ var file_headrace_v1_cluster_service_proto_goTypes = []any{
 	(*ListNodesRequest)(nil),           // 3: headrace.v1.ListNodesRequest
 	(*ListNodesResponse)(nil),          // 4: headrace.v1.ListNodesResponse
 	(*Node)(nil),                       // 5: headrace.v1.Node
-	(*ListPartitionsRequest)(nil),      // 6: headrace.v1.ListPartitionsRequest
-	(*ListPartitionsResponse)(nil),     // 7: headrace.v1.ListPartitionsResponse
-	(*Partition)(nil),                  // 8: headrace.v1.Partition
-	nil,                                // 9: headrace.v1.Node.StoreSettingsEntry
-	(*timestamppb.Timestamp)(nil),      // 10: google.protobuf.Timestamp
+	(*Alarm)(nil),                      // 6: headrace.v1.Alarm
+	(*ListPartitionsRequest)(nil),      // 7: headrace.v1.ListPartitionsRequest
+	(*ListPartitionsResponse)(nil),     // 8: headrace.v1.ListPartitionsResponse
+	(*Partition)(nil),                  // 9: headrace.v1.Partition
+	nil,                                // 10: headrace.v1.Node.StoreSettingsEntry
+	(*timestamppb.Timestamp)(nil),      // 11: google.protobuf.Timestamp
 }
 var file_headrace_v1_cluster_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.SetPartitionIntakeRequest.intake:type_name -> headrace.v1.PartitionIntake
 	5,  // 1: headrace.v1.ListNodesResponse.nodes:type_name -> headrace.v1.Node
-	10, // 2: headrace.v1.Node.start_time:type_name -> google.protobuf.Timestamp
-	9,  // 3: headrace.v1.Node.store_settings:type_name -> headrace.v1.Node.StoreSettingsEntry
-	8,  // 4: headrace.v1.ListPartitionsResponse.partitions:type_name -> headrace.v1.Partition
-	0,  // 5: headrace.v1.Partition.intake:type_name -> headrace.v1.PartitionIntake
-	10, // 6: headrace.v1.Partition.next_try_time:type_name -> google.protobuf.Timestamp
-	3,  // 7: headrace.v1.ClusterService.ListNodes:input_type -> headrace.v1.ListNodesRequest
-	6,  // 8: headrace.v1.ClusterService.ListPartitions:input_type -> headrace.v1.ListPartitionsRequest
-	1,  // 9: headrace.v1.ClusterService.SetPartitionIntake:input_type -> headrace.v1.SetPartitionIntakeRequest
-	4,  // 10: headrace.v1.ClusterService.ListNodes:output_type -> headrace.v1.ListNodesResponse
-	7,  // 11: headrace.v1.ClusterService.ListPartitions:output_type -> headrace.v1.ListPartitionsResponse
-	2,  // 12: headrace.v1.ClusterService.SetPartitionIntake:output_type -> headrace.v1.SetPartitionIntakeResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	11, // 2: headrace.v1.Node.start_time:type_name -> google.protobuf.Timestamp
+	10, // 3: headrace.v1.Node.store_settings:type_name -> headrace.v1.Node.StoreSettingsEntry
+	6,  // 4: headrace.v1.Node.alarms:type_name -> headrace.v1.Alarm
+	11, // 5: headrace.v1.Alarm.since_time:type_name -> google.protobuf.Timestamp
+	9,  // 6: headrace.v1.ListPartitionsResponse.partitions:type_name -> headrace.v1.Partition
+	0,  // 7: headrace.v1.Partition.intake:type_name -> headrace.v1.PartitionIntake
+	11, // 8: headrace.v1.Partition.next_try_time:type_name -> google.protobuf.Timestamp
+	3,  // 9: headrace.v1.ClusterService.ListNodes:input_type -> headrace.v1.ListNodesRequest
+	7,  // 10: headrace.v1.ClusterService.ListPartitions:input_type -> headrace.v1.ListPartitionsRequest
+	1,  // 11: headrace.v1.ClusterService.SetPartitionIntake:input_type -> headrace.v1.SetPartitionIntakeRequest
+	4,  // 12: headrace.v1.ClusterService.ListNodes:output_type -> headrace.v1.ListNodesResponse
+	8,  // 13: headrace.v1.ClusterService.ListPartitions:output_type -> headrace.v1.ListPartitionsResponse
+	2,  // 14: headrace.v1.ClusterService.SetPartitionIntake:output_type -> headrace.v1.SetPartitionIntakeResponse
+	12, // [12:15] is the sub-list for method output_type
+	9,  // [9:12] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_cluster_service_proto_init() }
@@ -764,7 +855,7 @@ func file_headrace_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_cluster_service_proto_rawDesc), len(file_headrace_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

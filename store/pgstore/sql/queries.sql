@@ -167,11 +167,19 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
 
 -- name: OldestSnapshot
--- Whose transaction keeps dead rows from being removed. Roles without pg_monitor see no state and time of others.
-SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, ''), coalesce(xact_start, backend_start, to_timestamp(0))
-FROM pg_stat_activity
-WHERE backend_xmin IS NOT NULL AND datname = current_database() AND pid <> pg_backend_pid()
-ORDER BY age(backend_xmin) DESC, xact_start LIMIT 1;
+-- Whose transaction keeps dead rows from being removed: sessions and prepared transactions of this database. Roles without
+-- pg_monitor see no state and time of others. A vacuum does not count, nor do standbys.
+SELECT pid, who, application, state, since, (extract(epoch FROM clock_timestamp() - since) * 1e6)::bigint, current_database()::text
+FROM (
+    SELECT pid, coalesce(usename, '')::text AS who, coalesce(application_name, '') AS application, coalesce(state, '') AS state,
+           coalesce(xact_start, backend_start, clock_timestamp()) AS since, age(backend_xmin) AS n
+    FROM pg_stat_activity
+    WHERE backend_xmin IS NOT NULL AND datname = current_database() AND pid <> pg_backend_pid() AND query NOT ILIKE 'autovacuum: VACUUM%'
+    UNION ALL
+    SELECT 0, owner::text, '', 'prepared transaction ' || gid, prepared, age(transaction)
+    FROM pg_prepared_xacts WHERE database = current_database()
+) t
+ORDER BY n DESC, since LIMIT 1;
 
 -- name: Configuration
 -- index: configuration_pkey
