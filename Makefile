@@ -7,7 +7,7 @@ SEED  ?=
 N     ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help run build check test test-deps generate generate-check sim soak fuzz bench ci clean
+.PHONY: help run build cluster cluster-down check test test-deps generate generate-check sim soak fuzz bench ci clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -18,6 +18,12 @@ run: build ## the guided tour on real files, on the embedded default (ARGS=--onc
 build: ## bin/headrace, one static binary without C
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -o bin/headrace ./cmd/headrace
+
+cluster: build test-deps ## 3 nodes, 3 etcd members and 2 Postgres servers on this machine, until cluster-down
+	$(GO) run ./internal/localcluster/cmd/cluster up
+
+cluster-down: ## end exactly what `make cluster` started; the data stay in .cluster
+	$(GO) run ./internal/localcluster/cmd/cluster down
 
 check: ## seconds; run it before each commit
 	@fmt=$$(gofmt -l $$(git ls-files '*.go' ':!*.pb.go')); [ -z "$$fmt" ] || { echo "gofmt -w these:"; echo "$$fmt"; exit 1; }
@@ -52,5 +58,6 @@ bench: ## micro-benchmarks, for benchstat
 
 ci: check generate-check test ## what .ci/run does
 
-clean: ## what make built
+clean: ## what make built, the local cluster and its data
+	@[ ! -e .cluster/state.json ] || $(MAKE) --no-print-directory cluster-down
 	rm -rf bin .cluster

@@ -16,11 +16,11 @@ const module = "github.com/headrace/headrace"
 // layers is the architecture, top row first. A package may import packages of lower rows only, so
 // every arrow points down and none runs sideways.
 var layers = [][]string{
-	{"cmd/headrace", "examples/greet"},
+	{"cmd/headrace", "examples/greet", "internal/localcluster/cmd/cluster"},
 	{"internal/cli"},
 	{"internal/demo", "internal/loadgen"},
 	{"internal/sim", "internal/testcluster", "internal/e2e", "internal/inproc"}, // the tests' harnesses
-	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver"},
+	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver", "internal/localcluster"},
 	{"executor/engine", "dispatcher/api"},
 	{"dispatcher/push", "dispatcher/peer"},
 	{"dispatcher/loop", "dispatcher/ownership"},
@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"store"},
 	{"shard", "flowcontrol/fairqueue", "fn"},
 	{"task", "proto/headrace/v1", "proto/headrace/store/v1"},
-	{"internal/telemetry", "internal/clock", "internal/failpoint", "internal/mutant", "internal/grpcx", "internal/term", "internal/version", "internal/histogram", "internal/program", "internal/pgtest"},
+	{"internal/telemetry", "internal/clock", "internal/failpoint", "internal/mutant", "internal/grpcx", "internal/term", "internal/version", "internal/histogram", "internal/program", "internal/pgtest", "internal/localcluster/proxy"},
 	{"internal/proctree"},
 }
 

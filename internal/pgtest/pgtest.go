@@ -48,19 +48,13 @@ const startTimeout = time.Minute
 // New makes a cluster and starts it. Settings are postgresql.conf lines such as "max_connections=50".
 // Errors: Postgres is not installed (`make test-deps` does), or does not start.
 func New(settings ...string) (*Server, error) {
-	bin, err := binaries()
+	bin, err := Binaries()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{bin: bin, settings: settings}
-	if os.Geteuid() == 0 {
-		u, err := user.Lookup("postgres")
-		if err != nil {
-			return nil, fmt.Errorf("postgres does not run as root: %w", err)
-		}
-		uid, _ := strconv.ParseUint(u.Uid, 10, 32) // numbers by definition on Linux
-		gid, _ := strconv.ParseUint(u.Gid, 10, 32)
-		s.cred = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	if s.cred, err = Credential(); err != nil {
+		return nil, err
 	}
 	if s.Dir, err = os.MkdirTemp("", "headrace-pg-"); err != nil {
 		return nil, err
@@ -84,8 +78,22 @@ func New(settings ...string) (*Server, error) {
 	return s, nil
 }
 
-// binaries returns the directory of the newest installed Postgres.
-func binaries() (string, error) {
+// Credential is whom a server runs as: nil, our own user, or user postgres when that is root.
+func Credential() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return nil, fmt.Errorf("postgres does not run as root: %w", err)
+	}
+	uid, _ := strconv.ParseUint(u.Uid, 10, 32) // numbers by definition on Linux
+	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+// Binaries returns the directory of the newest installed Postgres.
+func Binaries() (string, error) {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // the pattern is well-formed
 	best, version := "", 0
 	for _, f := range found {
