@@ -7,7 +7,7 @@ SEED  ?=
 N     ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help run build cluster cluster-down check test test-deps generate generate-check sim soak fuzz bench ci clean
+.PHONY: help run build cluster cluster-down check test test-deps generate generate-check sim soak fuzz bench bench-peers ci clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -55,6 +55,11 @@ fuzz: ## each fuzz target for FUZZTIME (30s)
 
 bench: ## micro-benchmarks, for benchstat
 	$(GO) test -run '^$$' -bench . -benchmem ./dispatcher/core ./store/... ./client ./executor/... ./flowcontrol/...
+
+bench-peers: build ## Headrace beside River and Asynq, a quarter of an hour (ARGS="-quick" for a look)
+	./scripts/test-deps.sh redis-server
+	cd bench && $(GO) build -o ../bin/bench-peers .
+	./bin/bench-peers -headrace bin/headrace -out bench/results/latest.json -page docs/benchmarks.md $(ARGS)
 
 ci: check generate-check test ## what .ci/run does
 

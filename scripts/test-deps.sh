@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Installs what `make test` needs beyond Go, make and git: a C compiler for the race detector, Postgres
 # for the Postgres store (its binaries only: Debian's own cluster is neither made nor started), and a
-# pooler in front of it.
+# pooler in front of it. Further packages are those that bear the name of the program that is missed:
+# `make bench-peers` asks for redis-server.
 set -euo pipefail
 
 missing=()
 command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
+for program in "$@"; do
+	command -v "$program" >/dev/null || missing+=("$program")
+done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 sudo=()

@@ -26,5 +26,7 @@ step "simulation: each mutant is caught" \
 	$go test -count=1 -timeout 10m -tags mutant ./internal/sim -run Mutant
 step "real processes: kill -9, lost answers, pauses, torn writes" \
 	$go test -count=1 -timeout 10m ./internal/e2e
+step "the peers' benchmark builds, and runs without the peers that need Redis" \
+	$go -C bench test -count=1 -timeout 5m ./...
 step "benchmarks still run" \
 	$go test -run '^$' -bench . -benchtime 1x ./dispatcher/core ./store/filestore ./flowcontrol/...
