@@ -55,6 +55,7 @@ type Node struct {
 	loop       *loop.Loop
 	router     *peer.Router
 	peers      *peer.Service
+	roster     *peer.Roster // nil: there is no other node
 	member     *member.Member
 	owners     *owners
 	api        *api.Services
@@ -171,9 +172,18 @@ func (n *Node) build(res *resources) (err error) {
 		db.watched = &watchedStore{Store: db.store, now: n.clock.Now}
 		dbs = append(dbs, loop.Database{Name: db.Name, Store: db.watched})
 	}
+	life := peer.RosterLife(n.cfg.TTL)
+	if !res.sole {
+		n.roster = peer.NewRoster(peer.RosterConfig{Life: life, Now: n.clock.Now, Directory: n.member.Directory,
+			Listed: func(run, upTo uint64) { n.loop.Listed(run, upTo) }})
+	}
+	if !n.cfg.has(RoleDispatcher) || res.sole {
+		life = 0
+	}
 	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: ownership.Trust(n.cfg.TTL)}
 	n.loop, err = loop.New(loop.Config{
-		Core:      core.Config{Random: random},
+		Core:      core.Config{Random: random, Roster: n.roster != nil},
+		Roster:    n.tellRoster(),
 		Databases: dbs,
 		Now:       n.clock.Now,
 		Trust:     trust.get,
@@ -187,10 +197,11 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
-	n.router = peer.NewRouter(peer.Config{NodeID: n.id, Directory: n.member.Directory, Dial: n.peerDial(res.sole), Logger: n.cfg.Logger}, n.loop)
-	n.peers = peer.NewService(n.loop, n.told)
+	n.router = peer.NewRouter(peer.Config{NodeID: n.id, Directory: n.member.Directory, Dial: n.peerDial(res.sole), Logger: n.cfg.Logger,
+		RosterLife: life, Session: n.member.Session, Now: n.clock.Now}, n.loop)
+	n.peers = peer.NewService(n.loop, n.told, n.roster)
 	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.clock.Now, n.cfg.Logger, n.member.Events())
-	n.owners.ready = n.setServing
+	n.owners.ready, n.owners.roster = n.setServing, n.router.Executors
 	if !res.sole {
 		n.owners.spare = n.spare
 	}
@@ -217,6 +228,9 @@ func (n *Node) build(res *resources) (err error) {
 	n.owners.reached = func() { n.alarms.clear(alarmEtcd, "") }
 	n.owners.news = func(ctx context.Context) {
 		n.router.Update()
+		if n.roster != nil {
+			n.roster.Update()
+		}
 		n.api.DirectoryChanged()
 		n.grow(ctx)
 	}
@@ -236,6 +250,14 @@ func (n *Node) build(res *resources) (err error) {
 	reflection.Register(n.grpc)
 	n.http = n.pages()
 	return nil
+}
+
+// tellRoster is loop.Config.Roster.
+func (n *Node) tellRoster() func(run uint64, changes []core.RosterChange) {
+	if n.roster == nil {
+		return nil
+	}
+	return n.roster.Change
 }
 
 // executorService joins the sessions with the rest of the executors' calls.

@@ -23,6 +23,7 @@ var errKeyLost = errors.New("the owner key is gone")
 type keys interface {
 	Holds(ctx context.Context, partition uint32) (bool, error)
 	Release(ctx context.Context, partition uint32) error
+	Session() int64
 }
 
 // engine is what owners need of the loop.
@@ -46,19 +47,20 @@ type owners struct {
 	log    *zap.Logger
 
 	events  <-chan member.Event
-	inbox   inbox                         // from the loop, which must not wait
-	done    chan acquired                 // from acquisitions
-	drain   chan struct{}                 // closed by startDrain
-	ready   func(serves bool)             // told when it changes whether everything assigned is served
-	news    func(context.Context)         // told after each event of the membership; must not wait
-	cutOff  func()                        // told when the registry is out of reach; must not wait
-	reached func()                        // told when it is, or is again, within reach; must not wait
-	spare   func() bool                   // whether a node that is assigned nothing serves all the same
-	empty   chan struct{}                 // closed when a drain has nothing left
-	wg      sync.WaitGroup                // acquisitions and releases
-	table   *ownership.Table              // run's goroutine only
-	cancel  map[uint32]context.CancelFunc // run's goroutine only: of the acquisitions under way
-	served  bool                          // run's goroutine only: what ready was told last
+	inbox   inbox                                                                                         // from the loop, which must not wait
+	done    chan acquired                                                                                 // from acquisitions
+	drain   chan struct{}                                                                                 // closed by startDrain
+	ready   func(serves bool)                                                                             // told when it changes whether everything assigned is served
+	news    func(context.Context)                                                                         // told after each event of the membership; must not wait
+	cutOff  func()                                                                                        // told when the registry is out of reach; must not wait
+	reached func()                                                                                        // told when it is, or is again, within reach; must not wait
+	roster  func(partition uint32, epoch store.Epoch, session int64, raisedAt time.Time) ([]string, bool) // peer.Router.Executors
+	spare   func() bool                                                                                   // whether a node that is assigned nothing serves all the same
+	empty   chan struct{}                                                                                 // closed when a drain has nothing left
+	wg      sync.WaitGroup                                                                                // acquisitions and releases
+	table   *ownership.Table                                                                              // run's goroutine only
+	cancel  map[uint32]context.CancelFunc                                                                 // run's goroutine only: of the acquisitions under way
+	served  bool                                                                                          // run's goroutine only: what ready was told last
 }
 
 // acquired is the outcome of one acquisition.
@@ -110,6 +112,7 @@ func newOwners(e engine, k keys, s storeOf, now func() time.Time, log *zap.Logge
 		done:  make(chan acquired), drain: make(chan struct{}), empty: make(chan struct{}),
 		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {}, reached: func() {},
 		table: ownership.New(), cancel: map[uint32]context.CancelFunc{},
+		roster: func(uint32, store.Epoch, int64, time.Time) ([]string, bool) { return nil, false },
 	}
 }
 
@@ -277,9 +280,18 @@ func (o *owners) take(ctx context.Context, id uint32) (core.Acquired, error) {
 	if err != nil {
 		return core.Acquired{}, err
 	}
+	session := o.keys.Session()
 	a, err := ownership.Acquire(doors{o, ctx, id, db})
+	if err != nil {
+		return a, err
+	}
 	a.Database = index
-	return a, err
+	// An owner before this one that had not finished its own takeover does not know all who may hold a try.
+	from := a.Epoch - 1
+	if session != 0 && o.keys.Session() == session && from > 0 && a.Recovered.Partition.Floor == from {
+		a.Executors, a.Complete = o.roster(id, from, session, a.RaisedAt)
+	}
+	return a, nil
 }
 
 // doors is what one acquisition asks of the membership and the store.

@@ -22,10 +22,14 @@ import (
 type stage struct {
 	*owners
 	events chan member.Event
+	mem    *memstore.Store
 
 	mu    sync.Mutex // guards following
 	said  []string   // what the owners did, in order
 	holds []bool     // answers of the next looks; empty: true
+
+	session int64
+	changes bool // of the session, at each look
 }
 
 func (s *stage) Holds(context.Context, uint32) (bool, error) {
@@ -44,6 +48,16 @@ func (s *stage) Release(_ context.Context, p uint32) error {
 	return nil
 }
 
+// Session is 1, and another at each look from the first change on.
+func (s *stage) Session() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changes {
+		s.session++
+	}
+	return 1 + s.session
+}
+
 func (s *stage) did(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,14 +68,19 @@ func (s *stage) did(format string, args ...any) {
 type asLoop struct{ *stage }
 
 func (l asLoop) Acquired(a core.Acquired) {
-	l.did("acquired %d at %d", a.Recovered.Partition.ID, a.Epoch)
+	who := ""
+	if a.Complete {
+		who = fmt.Sprint(" after ", a.Executors)
+	}
+	l.did("acquired %d at %d%s", a.Recovered.Partition.ID, a.Epoch, who)
 }
 func (l asLoop) Drop(p uint32, _ error) { l.did("drop %d", p) }
 func (l asLoop) Release(p uint32)       { l.did("release %d", p) }
 
 func play(t *testing.T, f func(t *testing.T, s *stage)) {
 	synctest.Test(t, func(t *testing.T) {
-		s, mem := &stage{events: make(chan member.Event)}, memstore.New()
+		mem := memstore.New()
+		s := &stage{events: make(chan member.Event), mem: mem}
 		s.owners = newOwners(asLoop{s}, s, func(uint32) (store.Store, core.Database, error) { return mem, 0, nil }, time.Now, zap.NewNop(), s.events)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -153,5 +172,37 @@ func TestHandOver(t *testing.T) {
 		s.events <- member.Event{Kind: member.Lost, Partition: 0, Reason: member.Released}
 		s.events <- member.Event{Kind: member.Lost, Partition: 2, Reason: member.Released}
 		<-s.empty
+	})
+}
+
+// What is known of the owner before counts only if its own takeover had ended, and if this node was a member all
+// the time since it raised the epoch.
+func TestWhoMayHoldATry(t *testing.T) {
+	play(t, func(t *testing.T, s *stage) {
+		s.roster = func(partition uint32, epoch store.Epoch, session int64, _ time.Time) ([]string, bool) {
+			return []string{fmt.Sprintf("x of %d@%d", partition, epoch)}, session == 1
+		}
+		floor := func() {
+			e, _ := s.mem.Epoch(t.Context(), 1)
+			rs, err := s.mem.Commit(t.Context(), &store.Batch{Parts: []store.Part{{Partition: 1, Epoch: e, Floor: e}}})
+			if err != nil || rs[0].Err != nil {
+				t.Fatal(err, rs)
+			}
+		}
+		again := func(want string) {
+			t.Helper()
+			s.lost(core.LostPartition{Partition: 1, Reason: store.ErrFenced})
+			s.expect(t, want)
+			time.Sleep(2 * time.Minute)
+		}
+		s.events <- member.Event{Kind: member.Assigned, Partition: 1}
+		s.events <- member.Event{Kind: member.Won, Partition: 1}
+		s.expect(t, "acquired 1 at 1")
+		again("acquired 1 at 2") // the first had raised no floor
+		floor()
+		again("acquired 1 at 3 after [x of 1@2]")
+		floor()
+		s.changes = true
+		again("acquired 1 at 4")
 	})
 }

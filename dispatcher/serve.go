@@ -41,6 +41,9 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	loopEnded, memberEnded, ownersEnded := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	part("loop", func() error { defer close(loopEnded); return n.loop.Run(loopCtx) })
 	wg.Go(func() { defer close(ownersEnded); n.owners.run(ownersCtx) })
+	if n.roster != nil {
+		wg.Go(func() { n.roster.Run(loopCtx) })
+	}
 	for _, db := range res.databases.list {
 		wg.Go(func() { n.alarms.watch(ownersCtx, db.Name, db.watched) })
 		if db.late != nil {

@@ -18,6 +18,7 @@ type Node struct {
 	Levels    *Levels   `json:"levels,omitempty"`    // that it reads; nil: the first only
 	Draining  bool      `json:"draining,omitempty"`  // on its way out: the leader assigns it nothing
 	Passive   bool      `json:"passive,omitempty"`   // takes requests only: the leader assigns it nothing
+	Session   int64     `json:"session,omitempty"`   // of its membership: the lease it joined with; another one is another session
 	Databases []string  `json:"databases,omitempty"` // that it knows: partitions of another one are not added before all nodes know it
 }
 

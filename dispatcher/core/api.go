@@ -44,6 +44,9 @@ type Config struct {
 	ShelfLife       time.Duration           // V of takeover.md; 1 s
 	Grace           time.Duration           // after a takeover; 1.5 s
 	TenantWeight    func(tenant string) int // nil: 1 for all
+	// Roster says that other nodes may take this one's partitions over: an executor gets pushes only once they
+	// know of it (Effects.Roster, Listed). False: there is no other.
+	Roster bool
 }
 
 // Acquired hands a partition to the core. The shell has won the key, raised the epoch, looked at the
@@ -56,6 +59,10 @@ type Acquired struct {
 	Flows     []store.FlowStat
 	// Suspects are tasks whose handling panicked before: they end as dead letters, unseen.
 	Suspects []task.ID
+	// Executors are the ids of all that the previous owner may have pushed to, if Complete: the grace ends once all
+	// of them have answered (R12). Else it is waited for.
+	Executors []string
+	Complete  bool
 }
 
 // Submit asks for tasks in one partition. A request commits as one, in one batch.
@@ -212,6 +219,18 @@ type LostPartition struct {
 	Reason error
 }
 
+// RosterChange is what nodes that may take over have to know, in order: who may hold a push of this node, and
+// for which epochs that is all there is to know.
+type RosterChange struct {
+	Executor string // its id; "": the change is of Partition
+	Number   uint64 // of an executor that is new here, for Listed; they grow
+	// Partition is held under Epoch. When it is dropped, its tries are forgotten, and what is said of executors
+	// afterwards does not hold for that epoch.
+	Partition uint32
+	Epoch     store.Epoch
+	Gone      bool
+}
+
 // Effects is the work that the calls since the last Take ask for. The shell does it in any order,
 // but keeps the order of the messages of a session.
 type Effects struct {
@@ -225,7 +244,8 @@ type Effects struct {
 	Paused     []PauseAnswer
 	Events     []Event
 	Lost       []LostPartition
-	Released   []uint32 // Release is done and on disk: give the key back
+	Released   []uint32       // Release is done and on disk: give the key back
+	Roster     []RosterChange // Config.Roster: what successors have to know
 }
 
 // PartitionStat is what the core knows of one partition it holds.
@@ -261,6 +281,7 @@ type PartitionStat struct {
 //	OpenSession(now time.Time, s SessionID, h *headracev1.Hello) error   *task.FieldError refuses the stream
 //	Message(now time.Time, s SessionID, m *headracev1.SessionRequest) error
 //	CloseSession(now time.Time, s SessionID)
+//	Listed(now time.Time, upTo uint64)      successors know the executors of RosterChange up to this number
 //
 //	Committed(now, sentAt time.Time, c *Commit, rs []store.PartResult, err error)
 //	Loaded(now time.Time, l *Load, a LoadAnswer)

@@ -21,6 +21,8 @@ type Core struct {
 	sessions  map[SessionID]*session
 	opened    []*session // by opening
 	executors map[string]*executor
+	numbered  uint64  // executors that were new here, so far
+	listedTo  uint64  // number of the last one that successors know
 	pools     []*pool // by creation
 	requests  requests
 	watches   map[task.ID][]WatchID
@@ -207,6 +209,8 @@ func (fx *Effects) reset() {
 	fx.Send, fx.Close, fx.Commits, fx.Loads = fx.Send[:0], fx.Close[:0], fx.Commits[:0], fx.Loads[:0]
 	fx.EpochReads, fx.Submitted, fx.Cancelled = fx.EpochReads[:0], fx.Submitted[:0], fx.Cancelled[:0]
 	fx.Events, fx.Lost, fx.Released, fx.Paused = fx.Events[:0], fx.Lost[:0], fx.Released[:0], fx.Paused[:0]
+	clear(fx.Roster)
+	fx.Roster = fx.Roster[:0]
 }
 
 // effects returns where to put an effect.

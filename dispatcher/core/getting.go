@@ -157,6 +157,7 @@ func (c *Core) Loaded(now time.Time, l *Load, a LoadAnswer) {
 	case *getting:
 		if x.part == p {
 			c.got(x, l, a)
+			c.stepTakeover(x.part)
 		}
 	case *sweep:
 		if x.part == p {

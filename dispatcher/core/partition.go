@@ -130,6 +130,7 @@ func (c *Core) lose(p *partition, reason error) {
 // forget takes a partition out of everything.
 func (c *Core) forget(p *partition) {
 	p.dead = true
+	c.unhold(p) // before executors go that are known by its tries only
 	p.db.held--
 	delete(c.parts, p.id)
 	for i, q := range c.order {

@@ -28,8 +28,9 @@ import (
 //
 // Commands:
 //
-//	init [window=N] [timers=N] [bytes=N] [weights=(a=3)]        a node that owns nothing
-//	acquire PARTITION        crash        release PARTITION        drain        drop PARTITION
+//	init [window=N] [timers=N] [bytes=N] [weights=(a=3)] [roster=true]   a node that owns nothing
+//	listed N                 successors know the first N executors
+//	acquire PARTITION [executors=(x,y)]        crash        release PARTITION        drain        drop PARTITION
 //	open EXECUTOR [tenant=a] fn=(f,g) credit=N [old=true]     policy of all of them: [attempts=N] [timeout=D]
 //	     [backoff=D] [orphan=D] [grace=D] [exclusive=true] [downstream=S];  claims=(1.1@1/1, …), epochs=(1:1)
 //	hello EXECUTOR [claims=…] [epochs=…]               the answer to a welcome
@@ -194,6 +195,7 @@ func (s *script) init(d *datadriven.TestData) {
 		Slice:           s.num(d, "slice", 0),
 		NodeWindowBytes: s.num(d, "bytes", 0),
 		TenantWeight:    func(t string) int { return cmp.Or(weights[t], 1) },
+		Roster:          arg(d, "roster", "") != "",
 	})
 	if len(s.pauses) > 0 { // the shell knows them
 		s.core.SetPauses(s.now, "a", s.pauses)
@@ -204,7 +206,7 @@ func (s *script) init(d *datadriven.TestData) {
 	}
 }
 
-func (s *script) acquire(p uint32) {
+func (s *script) acquire(d *datadriven.TestData, p uint32) {
 	from, err := s.store.Epoch(background, p)
 	s.must(err)
 	epoch, err := s.store.Acquire(background, p, from)
@@ -215,7 +217,18 @@ func (s *script) acquire(p uint32) {
 	s.must(err)
 	slices.SortFunc(flows, func(a, b store.FlowStat) int { return strings.Compare(fmt.Sprint(a.Flow), fmt.Sprint(b.Flow)) })
 	rec.Partition.Released = max(rec.Partition.Released, s.released[p])
-	s.core.Acquired(s.now, Acquired{Epoch: epoch, RaisedAt: s.now, Recovered: rec, Flows: flows})
+	a := Acquired{Epoch: epoch, RaisedAt: s.now, Recovered: rec, Flows: flows}
+	for _, v := range d.CmdArgs {
+		if v.Key == "executors" {
+			a.Complete = true
+			for _, name := range v.Vals {
+				if name != "" {
+					a.Executors = append(a.Executors, s.executor(name).id)
+				}
+			}
+		}
+	}
+	s.core.Acquired(s.now, a)
 }
 
 func (s *script) command(d *datadriven.TestData) {
@@ -229,7 +242,9 @@ func (s *script) command(d *datadriven.TestData) {
 	case "init":
 		s.init(d)
 	case "acquire":
-		s.acquire(partition())
+		s.acquire(d, partition())
+	case "listed":
+		s.core.Listed(s.now, uint64(partition()))
 	case "crash":
 		s.waiting = nil
 		for _, x := range s.executors {
@@ -549,6 +564,17 @@ func (s *script) perform(fx *Effects) {
 			}
 		}
 		s.printf("watch %s: %s", s.names[ReplyID(e.Watch)], text)
+	}
+	for _, r := range fx.Roster {
+		gone := ""
+		if r.Gone {
+			gone = " gone"
+		}
+		if r.Executor == "" {
+			s.printf("roster: partition %d epoch %d%s", r.Partition, r.Epoch, gone)
+			continue
+		}
+		s.printf("roster: %s%s", strings.TrimRight(r.Executor, "_"), gone)
 	}
 	for _, l := range fx.Lost {
 		s.printf("lost partition %d epoch %d: %v", l.Partition, l.Epoch, l.Reason)

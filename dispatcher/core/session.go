@@ -19,6 +19,8 @@ type executor struct {
 	session    *session  // the newest; nil: none
 	flying     items     // its tries, of all its sessions, oldest first
 	answeredAt time.Time // when a beat of it was answered last
+	number     uint64    // of its RosterChange
+	listed     bool      // successors know of it: it may get pushes (roster.go)
 }
 
 // session is one stream of an executor.
@@ -82,6 +84,7 @@ func (c *Core) executorOf(id, name string) *executor {
 	if x == nil {
 		x = &executor{id: id, flying: items{of: onExecutorLinks}}
 		c.executors[id] = x
+		c.enlist(x)
 	}
 	if name != "" {
 		x.name = name
@@ -93,6 +96,7 @@ func (c *Core) executorOf(id, name string) *executor {
 func (c *Core) forgetExecutor(x *executor) {
 	if x.session == nil && x.flying.n == 0 && c.executors[x.id] == x {
 		delete(c.executors, x.id)
+		c.delist(x)
 	}
 }
 
@@ -130,6 +134,7 @@ func (c *Core) OpenSession(now time.Time, id SessionID, h *headracev1.Hello) err
 		}
 	}
 	x := c.executorOf(string(h.ExecutorId), h.Name)
+	c.lookUp(x)
 	s := &session{id: id, executor: x, index: -1, openedAt: c.now, max: c.cfg.SessionBytes}
 	s.timer.owner = s
 	old := x.session
@@ -463,7 +468,7 @@ func tokenOf(t *headracev1.Token) task.Token {
 func (s *session) free() int64 { return int64(s.credit-s.sent-s.returned) - int64(s.promised) }
 
 func (s *session) mayPush() bool {
-	return !s.closed && !s.draining && !s.held && s.free() > 0 && s.unacked <= s.max
+	return !s.closed && !s.draining && !s.held && s.executor.listed && s.free() > 0 && s.unacked <= s.max
 }
 
 // ackMargin is how much longer than the shelf life a push may stay unanswered before the session

@@ -24,7 +24,8 @@ type takeover struct {
 	floorIn   uint64
 	unsettled []*item // cancels that wait for the end
 	suspects  map[task.ID]bool
-	lanes     []*lane // to be filled, a slice at a time
+	awaited   map[string]bool // executors that have not answered; nil: nobody knows who they are
+	lanes     []*lane         // to be filled, a slice at a time
 }
 
 // loading reports whether the store may hold ready rows of a flow that no lane knows of.
@@ -57,10 +58,17 @@ func (c *Core) Acquired(now time.Time, a Acquired) {
 	if r.Partition.Released == a.Epoch-1 {
 		o.graceAt = a.RaisedAt // whoever had it before recorded everything that runs (R13)
 	}
+	if a.Complete {
+		o.awaited = make(map[string]bool, len(a.Executors))
+		for _, id := range a.Executors {
+			o.awaited[id] = true
+		}
+	}
 	o.rows = append(append(o.rows, r.Recorded...), r.Cancels...)
 	o.flows = a.Flows
 	o.suspects = map[task.ID]bool{}
 	c.setPartition(p)
+	c.hold(p)
 	for _, f := range r.Functions {
 		c.storedPolicy(p, f)
 	}
@@ -181,7 +189,7 @@ func (c *Core) stepTakeover(p *partition) {
 		c.floorRaised(p)
 		return
 	}
-	wait := o.graceAt.After(c.now) && !mutant.On("floor-early")
+	wait := o.graceAt.After(c.now) && !p.allAnswered() && !mutant.On("floor-early")
 	if wait || p.adopting > 0 && !mutant.On("floor-without-adopted") {
 		c.armPartition(p)
 		return
@@ -453,5 +461,8 @@ func (c *Core) helloEnds(s *session, in *inbound) {
 	for _, it := range denied {
 		c.inHand(it.part.id, it.t.ID)
 		c.denied(it)
+	}
+	if !first { // a first hello may be without what a session by another name claims
+		c.answered(s.executor, known)
 	}
 }

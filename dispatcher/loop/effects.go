@@ -71,6 +71,9 @@ func (l *Loop) apply(fx *core.Effects) {
 	for _, r := range fx.EpochReads {
 		l.workers[r.Database].checks.put(work[*core.EpochRead]{l.gen, r})
 	}
+	if len(fx.Roster) > 0 && l.cfg.Roster != nil {
+		l.cfg.Roster(l.gen, fx.Roster)
+	}
 	for _, p := range fx.Lost {
 		l.lost(p)
 	}

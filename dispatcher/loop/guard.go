@@ -89,6 +89,9 @@ func (l *Loop) try(f func(*core.Core)) (failed any, stack []byte) {
 func (l *Loop) rebuild() {
 	l.gen++
 	l.core = core.New(l.cfg.Core)
+	if l.cfg.Roster != nil {
+		l.cfg.Roster(l.gen, nil)
+	}
 	l.abandon(core.ErrUnknownOutcome)
 	if l.draining {
 		l.core.Drain(l.cfg.Now())

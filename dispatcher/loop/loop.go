@@ -45,6 +45,9 @@ type Config struct {
 	// not block. Who still holds the key of a lost one acquires it again.
 	Lost     func(core.LostPartition)
 	Released func(partition uint32)
+	// Roster is told what successors have to know (Core.Roster), and must not block. A new run begins with
+	// nothing: what was told in the one before holds no more. Listed answers it.
+	Roster func(run uint64, changes []core.RosterChange)
 
 	Mailbox int           // events that wait; 4,096
 	Slice   int           // most events between two looks at the effects; 64
@@ -294,6 +297,15 @@ func (l *Loop) Acquired(a core.Acquired) {
 func (l *Loop) Drop(partition uint32, reason error) {
 	l.post("drop", func(now time.Time) {
 		l.enterAt("drop", partition, func(c *core.Core) { c.Drop(now, partition, reason) })
+	})
+}
+
+// Listed says that successors know the executors of a run's roster up to a number.
+func (l *Loop) Listed(run, upTo uint64) {
+	l.post("listed", func(now time.Time) {
+		if run == l.gen {
+			l.enter("listed", func(c *core.Core) { c.Listed(now, upTo) })
+		}
 	})
 }
 

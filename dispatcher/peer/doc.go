@@ -27,4 +27,9 @@
 // leaves, which ends its calls. A stream of statistics runs in it: every 250 ms the peer's backlogs, which
 // with our own sends since feed the choice between two candidates, and once a second what `node list`
 // shows. Another carries all watches. A dead peer costs the calls to it and nothing else.
+//
+// # The roster
+//
+// Who may hold a push of this node is told to all that may take over from it, before the push (Roster). Each peer
+// is polled for its own; what it said last ends the grace early when its partitions come here (ADR 24).
 package peer

@@ -44,6 +44,7 @@ type peer struct {
 	watches watches
 	stats   atomic.Pointer[stats]
 	node    atomic.Pointer[headracev1.Node]
+	roster  rosterView
 }
 
 // stats are a peer's partitions as it told last. They never change, but for the sends.

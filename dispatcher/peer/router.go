@@ -28,6 +28,12 @@ type Config struct {
 	// Dial is what connections to other nodes are dialled with; credentials are in it. Nil: no other node.
 	Dial   []grpc.DialOption
 	Logger *zap.Logger // nil: silent
+
+	// RosterLife is how long a peer's roster may be used (RosterLife); 0: this node takes nothing over. Else Session
+	// says which session of the membership this is (0: none), and Now is a clock that counts suspends.
+	RosterLife time.Duration
+	Session    func() int64
+	Now        func() time.Time
 }
 
 // Router hands requests to the owner of their partition. Its methods may be called from any goroutine.
@@ -38,8 +44,15 @@ type Router struct {
 
 	mu     sync.RWMutex // guards following
 	peers  map[shard.NodeID]*peer
+	left   []departed // whose roster may be used yet
 	closed bool
 	wg     sync.WaitGroup // peers that are being closed
+}
+
+// departed is a peer that has left the directory.
+type departed struct {
+	roster *rosterView
+	at     time.Time
 }
 
 // NewRouter returns a router that knows no other node yet: Update tells it.
@@ -68,8 +81,12 @@ func (r *Router) Update() {
 		if !slices.ContainsFunc(nodes, func(n shard.Node) bool { return n.ID == id && n.Addr == p.addr }) {
 			delete(r.peers, id)
 			r.wg.Go(p.close)
+			if r.cfg.RosterLife > 0 {
+				r.left = append(r.left, departed{&p.roster, r.cfg.Now()})
+			}
 		}
 	}
+	r.left = slices.DeleteFunc(r.left, func(d departed) bool { return r.cfg.Now().Sub(d.at) > r.cfg.RosterLife })
 	for _, n := range nodes {
 		if n.ID == r.cfg.NodeID || n.Addr == "" || r.peers[n.ID] != nil {
 			continue
@@ -78,6 +95,9 @@ func (r *Router) Update() {
 		if err != nil {
 			r.log.Error("a node's address can't be used", telemetry.Err(err))
 			continue
+		}
+		if r.cfg.RosterLife > 0 {
+			p.wg.Go(func() { p.pollRoster(&r.cfg) })
 		}
 		r.peers[n.ID] = p
 	}

@@ -43,8 +43,9 @@ const (
 // Service is what a node answers to its peers.
 type Service struct {
 	headracev1.UnimplementedPeerServiceServer
-	local Local
-	self  func(*headracev1.Node) // fills in what only this node knows; nil: nothing
+	local  Local
+	self   func(*headracev1.Node) // fills in what only this node knows; nil: nothing
+	roster *Roster                // nil: nobody takes over from here
 
 	stop     chan struct{} // closed by Stop
 	stopOnce sync.Once
@@ -52,8 +53,8 @@ type Service struct {
 }
 
 // NewService returns the service. Register it at the gRPC server.
-func NewService(local Local, self func(*headracev1.Node)) *Service {
-	return &Service{local: local, self: self, stop: make(chan struct{})}
+func NewService(local Local, self func(*headracev1.Node), roster *Roster) *Service {
+	return &Service{local: local, self: self, roster: roster, stop: make(chan struct{})}
 }
 
 // Stop ends the streams. Calls under way go on.

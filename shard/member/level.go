@@ -38,6 +38,7 @@ const announceTries = 8
 // announce makes the node a member, if it reads the cluster's level. Errors: ErrLevel.
 func (m *Member) announce(ctx context.Context, lease LeaseID) error {
 	m.mu.Lock()
+	m.node.Session = int64(lease)
 	node := m.node
 	m.mu.Unlock()
 	for range announceTries {

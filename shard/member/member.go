@@ -132,6 +132,10 @@ func (m *Member) TrustBase() time.Time { return *m.trust.Load() }
 // new asks Level() >= X first. It never goes down.
 func (m *Member) Level() shard.Level { return m.directory.Load().Level }
 
+// Session names the present membership, as Node.Session in the directory; 0: there is none. It is never the same again
+// once it was lost.
+func (m *Member) Session() int64 { return m.lease.Load() }
+
 // TTL is the lease's.
 func (m *Member) TTL() time.Duration { return m.cfg.TTL }
 

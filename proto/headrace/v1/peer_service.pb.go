@@ -1217,6 +1217,199 @@ func (x *PeerPartitionStats) GetBytes() int64 {
 	return 0
 }
 
+type PollRosterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller, and the session of its membership.
+	NodeId  string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Session int64  `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	// What the caller knows, from the answer before; 0: nothing.
+	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollRosterRequest) Reset() {
+	*x = PollRosterRequest{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollRosterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollRosterRequest) ProtoMessage() {}
+
+func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollRosterRequest.ProtoReflect.Descriptor instead.
+func (*PollRosterRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PollRosterRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *PollRosterRequest) GetSession() int64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *PollRosterRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type PollRosterResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The changes are everything: what was known before is to be forgotten.
+	Full bool `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
+	// In order.
+	Changes       []*RosterChange `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollRosterResponse) Reset() {
+	*x = PollRosterResponse{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollRosterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollRosterResponse) ProtoMessage() {}
+
+func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollRosterResponse.ProtoReflect.Descriptor instead.
+func (*PollRosterResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PollRosterResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *PollRosterResponse) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *PollRosterResponse) GetChanges() []*RosterChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type RosterChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An executor's id, or empty: the change is of a partition that is held under an epoch.
+	ExecutorId    []byte `protobuf:"bytes,1,opt,name=executor_id,json=executorId,proto3" json:"executor_id,omitempty"`
+	Partition     uint32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Epoch         uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Gone          bool   `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RosterChange) Reset() {
+	*x = RosterChange{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RosterChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RosterChange) ProtoMessage() {}
+
+func (x *RosterChange) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RosterChange.ProtoReflect.Descriptor instead.
+func (*RosterChange) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RosterChange) GetExecutorId() []byte {
+	if x != nil {
+		return x.ExecutorId
+	}
+	return nil
+}
+
+func (x *RosterChange) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *RosterChange) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RosterChange) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
 var File_headrace_v1_peer_service_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_peer_service_proto_rawDesc = "" +
@@ -1309,7 +1502,21 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\abacklog\x18\x04 \x01(\x03R\abacklog\x12\x1c\n" +
 	"\tscheduled\x18\x05 \x01(\x03R\tscheduled\x12\x18\n" +
 	"\arunning\x18\x06 \x01(\x03R\arunning\x12\x14\n" +
-	"\x05bytes\x18\a \x01(\x03R\x05bytes*\x8d\x02\n" +
+	"\x05bytes\x18\a \x01(\x03R\x05bytes\"`\n" +
+	"\x11PollRosterRequest\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x18\n" +
+	"\asession\x18\x02 \x01(\x03R\asession\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"w\n" +
+	"\x12PollRosterResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x12\n" +
+	"\x04full\x18\x02 \x01(\bR\x04full\x123\n" +
+	"\achanges\x18\x03 \x03(\v2\x19.headrace.v1.RosterChangeR\achanges\"w\n" +
+	"\fRosterChange\x12\x1f\n" +
+	"\vexecutor_id\x18\x01 \x01(\fR\n" +
+	"executorId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone*\x8d\x02\n" +
 	"\rPeerErrorCode\x12\x1f\n" +
 	"\x1bPEER_ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19PEER_ERROR_CODE_NOT_OWNER\x10\x01\x12\x1e\n" +
@@ -1318,7 +1525,7 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x1fPEER_ERROR_CODE_OUTCOME_UNKNOWN\x10\x04\x12\x1d\n" +
 	"\x19PEER_ERROR_CODE_NOT_FOUND\x10\x05\x12\x1a\n" +
 	"\x16PEER_ERROR_CODE_EXISTS\x10\x06\x12\x1c\n" +
-	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xd1\x04\n" +
+	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xa0\x05\n" +
 	"\vPeerService\x12V\n" +
 	"\rForwardSubmit\x12!.headrace.v1.ForwardSubmitRequest\x1a\".headrace.v1.ForwardSubmitResponse\x12M\n" +
 	"\n" +
@@ -1328,7 +1535,9 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\vReadRunning\x12\x1f.headrace.v1.ReadRunningRequest\x1a .headrace.v1.ReadRunningResponse\x12Q\n" +
 	"\n" +
 	"WatchTasks\x12\x1e.headrace.v1.WatchTasksRequest\x1a\x1f.headrace.v1.WatchTasksResponse(\x010\x01\x12R\n" +
-	"\vStreamStats\x12\x1f.headrace.v1.StreamStatsRequest\x1a .headrace.v1.StreamStatsResponse0\x01B;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
+	"\vStreamStats\x12\x1f.headrace.v1.StreamStatsRequest\x1a .headrace.v1.StreamStatsResponse0\x01\x12M\n" +
+	"\n" +
+	"PollRoster\x12\x1e.headrace.v1.PollRosterRequest\x1a\x1f.headrace.v1.PollRosterResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_peer_service_proto_rawDescOnce sync.Once
@@ -1343,7 +1552,7 @@ func file_headrace_v1_peer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_peer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(PeerErrorCode)(0),            // 0: headrace.v1.PeerErrorCode
 	(*PeerError)(nil),             // 1: headrace.v1.PeerError
@@ -1364,53 +1573,59 @@ var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(*StreamStatsRequest)(nil),    // 16: headrace.v1.StreamStatsRequest
 	(*StreamStatsResponse)(nil),   // 17: headrace.v1.StreamStatsResponse
 	(*PeerPartitionStats)(nil),    // 18: headrace.v1.PeerPartitionStats
-	(TaskState)(0),                // 19: headrace.v1.TaskState
-	(CancelOutcome)(0),            // 20: headrace.v1.CancelOutcome
-	(*Token)(nil),                 // 21: headrace.v1.Token
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*Progress)(nil),              // 23: headrace.v1.Progress
-	(*LogLine)(nil),               // 24: headrace.v1.LogLine
-	(*Node)(nil),                  // 25: headrace.v1.Node
+	(*PollRosterRequest)(nil),     // 19: headrace.v1.PollRosterRequest
+	(*PollRosterResponse)(nil),    // 20: headrace.v1.PollRosterResponse
+	(*RosterChange)(nil),          // 21: headrace.v1.RosterChange
+	(TaskState)(0),                // 22: headrace.v1.TaskState
+	(CancelOutcome)(0),            // 23: headrace.v1.CancelOutcome
+	(*Token)(nil),                 // 24: headrace.v1.Token
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*Progress)(nil),              // 26: headrace.v1.Progress
+	(*LogLine)(nil),               // 27: headrace.v1.LogLine
+	(*Node)(nil),                  // 28: headrace.v1.Node
 }
 var file_headrace_v1_peer_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.PeerError.code:type_name -> headrace.v1.PeerErrorCode
-	19, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
+	22, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
 	1,  // 2: headrace.v1.ForwardSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 3: headrace.v1.ForwardSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 4: headrace.v1.PeerSubmitItem.error:type_name -> headrace.v1.PeerError
 	1,  // 5: headrace.v1.LookSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 6: headrace.v1.LookSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 7: headrace.v1.ForwardCancelResponse.error:type_name -> headrace.v1.PeerError
-	20, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	21, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
-	22, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
-	22, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
-	22, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
-	23, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
-	24, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
+	23, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	24, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
+	25, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
+	25, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
+	25, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
+	26, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
+	27, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
 	9,  // 15: headrace.v1.ReadViewsResponse.tasks:type_name -> headrace.v1.LiveTask
 	9,  // 16: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
 	18, // 17: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
-	25, // 18: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
-	2,  // 19: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
-	5,  // 20: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
-	7,  // 21: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
-	10, // 22: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
-	12, // 23: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
-	14, // 24: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
-	16, // 25: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
-	3,  // 26: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
-	6,  // 27: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
-	8,  // 28: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
-	11, // 29: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
-	13, // 30: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
-	15, // 31: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
-	17, // 32: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
-	26, // [26:33] is the sub-list for method output_type
-	19, // [19:26] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	28, // 18: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
+	21, // 19: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
+	2,  // 20: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
+	5,  // 21: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
+	7,  // 22: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
+	10, // 23: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
+	12, // 24: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
+	14, // 25: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
+	16, // 26: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
+	19, // 27: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
+	3,  // 28: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
+	6,  // 29: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
+	8,  // 30: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
+	11, // 31: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
+	13, // 32: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
+	15, // 33: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
+	17, // 34: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
+	20, // 35: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
+	28, // [28:36] is the sub-list for method output_type
+	20, // [20:28] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_peer_service_proto_init() }
@@ -1428,7 +1643,7 @@ func file_headrace_v1_peer_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_peer_service_proto_rawDesc), len(file_headrace_v1_peer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	PeerService_ReadRunning_FullMethodName   = "/headrace.v1.PeerService/ReadRunning"
 	PeerService_WatchTasks_FullMethodName    = "/headrace.v1.PeerService/WatchTasks"
 	PeerService_StreamStats_FullMethodName   = "/headrace.v1.PeerService/StreamStats"
+	PeerService_PollRoster_FullMethodName    = "/headrace.v1.PeerService/PollRoster"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -51,6 +52,10 @@ type PeerServiceClient interface {
 	WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error)
 	// StreamStats tells four times a second how much waits here.
 	StreamStats(ctx context.Context, in *StreamStatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamStatsResponse], error)
+	// PollRoster tells which executors may hold a push of this node, once there is something that the caller does not
+	// know, or after a second. By asking, the caller says what it knows: this node pushes nothing to an executor
+	// that a node that asked lately does not know.
+	PollRoster(ctx context.Context, in *PollRosterRequest, opts ...grpc.CallOption) (*PollRosterResponse, error)
 }
 
 type peerServiceClient struct {
@@ -143,6 +148,16 @@ func (c *peerServiceClient) StreamStats(ctx context.Context, in *StreamStatsRequ
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_StreamStatsClient = grpc.ServerStreamingClient[StreamStatsResponse]
 
+func (c *peerServiceClient) PollRoster(ctx context.Context, in *PollRosterRequest, opts ...grpc.CallOption) (*PollRosterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PollRosterResponse)
+	err := c.cc.Invoke(ctx, PeerService_PollRoster_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -166,6 +181,10 @@ type PeerServiceServer interface {
 	WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error
 	// StreamStats tells four times a second how much waits here.
 	StreamStats(*StreamStatsRequest, grpc.ServerStreamingServer[StreamStatsResponse]) error
+	// PollRoster tells which executors may hold a push of this node, once there is something that the caller does not
+	// know, or after a second. By asking, the caller says what it knows: this node pushes nothing to an executor
+	// that a node that asked lately does not know.
+	PollRoster(context.Context, *PollRosterRequest) (*PollRosterResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -196,6 +215,9 @@ func (UnimplementedPeerServiceServer) WatchTasks(grpc.BidiStreamingServer[WatchT
 }
 func (UnimplementedPeerServiceServer) StreamStats(*StreamStatsRequest, grpc.ServerStreamingServer[StreamStatsResponse]) error {
 	return status.Error(codes.Unimplemented, "method StreamStats not implemented")
+}
+func (UnimplementedPeerServiceServer) PollRoster(context.Context, *PollRosterRequest) (*PollRosterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PollRoster not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -326,6 +348,24 @@ func _PeerService_StreamStats_Handler(srv interface{}, stream grpc.ServerStream)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_StreamStatsServer = grpc.ServerStreamingServer[StreamStatsResponse]
 
+func _PeerService_PollRoster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PollRosterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).PollRoster(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_PollRoster_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).PollRoster(ctx, req.(*PollRosterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -352,6 +392,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadRunning",
 			Handler:    _PeerService_ReadRunning_Handler,
+		},
+		{
+			MethodName: "PollRoster",
+			Handler:    _PeerService_PollRoster_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
