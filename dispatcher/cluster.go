@@ -45,6 +45,17 @@ func (n *Node) healthy() error {
 	return nil
 }
 
+// leads reports whether this node is the leader.
+func (n *Node) leads() bool { return n.member.Directory().Leader == n.id }
+
+// heldWhy is why nothing is pushed, for the loop.
+func (n *Node) heldWhy() string {
+	if h := n.gate.Held(); h != nil {
+		return h.Reason
+	}
+	return ""
+}
+
 // spare reports whether a node of a cluster that is assigned nothing has taken its place all the same: it is a
 // member, and every partition is somebody's. A node of the same address is a predecessor whose lease runs
 // out: what it owned may be about to come here.

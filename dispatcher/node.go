@@ -30,6 +30,7 @@ import (
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/shard/placement"
+	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
 )
 
@@ -52,6 +53,7 @@ type Node struct {
 
 	// Set by Run before anything that uses them starts:
 	dbs        *databases
+	gate       *truth.Gate
 	loop       *loop.Loop
 	router     *peer.Router
 	peers      *peer.Service
@@ -153,7 +155,7 @@ func (n *Node) listen() (grpcLis, httpLis net.Listener, err error) {
 
 // build makes the parts and ties them together. Nothing starts here.
 func (n *Node) build(res *resources) (err error) {
-	n.dbs = res.databases
+	n.dbs, n.gate = res.databases, res.gate
 	n.dbs.directory = func() *shard.Directory { return n.member.Directory() }
 	addr := n.cfg.Advertise
 	if addr == "" && !res.sole && n.cfg.Listener == nil {
@@ -187,6 +189,7 @@ func (n *Node) build(res *resources) (err error) {
 		Databases: dbs,
 		Now:       n.clock.Now,
 		Trust:     trust.get,
+		Held:      n.heldWhy,
 		Elsewhere: func(ctx context.Context, partition uint32, tenant, requestID string) (*store.Request, error) {
 			return n.router.Elsewhere(ctx, partition, tenant, requestID)
 		},

@@ -22,6 +22,8 @@ var errKeyLost = errors.New("the owner key is gone")
 // keys is what owners need of the membership.
 type keys interface {
 	Holds(ctx context.Context, partition uint32) (bool, error)
+	Epoch(ctx context.Context, partition uint32) (uint64, error)
+	Remember(ctx context.Context, partition uint32, epoch uint64) (bool, error)
 	Release(ctx context.Context, partition uint32) error
 	Session() int64
 }
@@ -60,6 +62,7 @@ type owners struct {
 	wg      sync.WaitGroup                                                                                // acquisitions and releases
 	table   *ownership.Table                                                                              // run's goroutine only
 	cancel  map[uint32]context.CancelFunc                                                                 // run's goroutine only: of the acquisitions under way
+	above   map[uint32]store.Epoch                                                                        // run's goroutine only: epochs that executors know, newer than the store's
 	served  bool                                                                                          // run's goroutine only: what ready was told last
 }
 
@@ -111,7 +114,7 @@ func newOwners(e engine, k keys, s storeOf, now func() time.Time, log *zap.Logge
 		inbox: inbox{ready: make(chan struct{}, 1)},
 		done:  make(chan acquired), drain: make(chan struct{}), empty: make(chan struct{}),
 		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {}, reached: func() {},
-		table: ownership.New(), cancel: map[uint32]context.CancelFunc{},
+		table: ownership.New(), cancel: map[uint32]context.CancelFunc{}, above: map[uint32]store.Epoch{},
 		roster: func(uint32, store.Epoch, int64, time.Time) ([]string, bool) { return nil, false },
 	}
 }
@@ -148,6 +151,7 @@ func (o *owners) run(ctx context.Context) {
 				if s.released {
 					o.table.Released(s.partition)
 				} else {
+					o.above[s.partition] = max(o.above[s.partition], s.lost.Above)
 					o.table.Lost(o.now(), s.partition, errors.Is(s.lost.Reason, loop.ErrPanic))
 				}
 			}
@@ -256,6 +260,7 @@ func (o *owners) giveBack(ctx context.Context, id uint32) {
 func (o *owners) acquire(ctx context.Context, s ownership.Start) {
 	one, cancel := context.WithCancel(ctx)
 	o.cancel[s.Partition] = cancel
+	above := o.above[s.Partition]
 	o.wg.Go(func() {
 		defer cancel()
 		if s.Pause > 0 {
@@ -264,7 +269,7 @@ func (o *owners) acquire(ctx context.Context, s ownership.Start) {
 			case <-one.Done():
 			}
 		}
-		state, err := o.take(one, s.Partition)
+		state, err := o.take(one, s.Partition, above)
 		select {
 		case o.done <- acquired{s.Partition, state, err}:
 		case <-ctx.Done():
@@ -272,8 +277,8 @@ func (o *owners) acquire(ctx context.Context, s ownership.Start) {
 	})
 }
 
-// take acquires a partition (R10).
-func (o *owners) take(ctx context.Context, id uint32) (core.Acquired, error) {
+// take acquires a partition (R10), at an epoch above the one that executors know.
+func (o *owners) take(ctx context.Context, id uint32, above store.Epoch) (core.Acquired, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireMax)
 	defer cancel()
 	db, index, err := o.store(id)
@@ -281,7 +286,7 @@ func (o *owners) take(ctx context.Context, id uint32) (core.Acquired, error) {
 		return core.Acquired{}, err
 	}
 	session := o.keys.Session()
-	a, err := ownership.Acquire(doors{o, ctx, id, db})
+	a, err := ownership.Acquire(&doors{owners: o, ctx: ctx, partition: id, db: db, above: above})
 	if err != nil {
 		return a, err
 	}
@@ -294,28 +299,49 @@ func (o *owners) take(ctx context.Context, id uint32) (core.Acquired, error) {
 	return a, nil
 }
 
-// doors is what one acquisition asks of the membership and the store.
+// doors is what one acquisition asks of the membership and the store. The registry remembers the highest epoch of
+// each partition, for a database that is restored from a backup: the epoch is raised above that, too, and the look
+// after it notes the new one.
 type doors struct {
 	*owners
 	ctx       context.Context
 	partition uint32
 	db        store.Store
+	above     store.Epoch // that the registry or an executor knows
+	raised    store.Epoch // 0: not yet
 }
 
-func (d doors) Look() error {
-	held, err := d.keys.Holds(d.ctx, d.partition)
+func (d *doors) Look() error {
+	look := d.keys.Holds
+	if d.raised != 0 {
+		look = func(ctx context.Context, id uint32) (bool, error) { return d.keys.Remember(ctx, id, d.raised) }
+	}
+	held, err := look(d.ctx, d.partition)
 	if err == nil && !held {
 		err = member.ErrNotHeld
 	}
 	return err
 }
 
-func (d doors) Now() time.Time              { return d.now() }
-func (d doors) Epoch() (store.Epoch, error) { return d.db.Epoch(d.ctx, d.partition) }
+func (d *doors) Now() time.Time { return d.now() }
 
-func (d doors) Raise(from store.Epoch) (store.Epoch, error) {
-	return d.db.Acquire(d.ctx, d.partition, from)
+func (d *doors) Epoch() (store.Epoch, error) {
+	noted, err := d.keys.Epoch(d.ctx, d.partition)
+	if err != nil {
+		return 0, err
+	}
+	d.above = max(d.above, noted)
+	return d.db.Epoch(d.ctx, d.partition)
 }
 
-func (d doors) Recover() (*store.Recovered, error) { return d.db.Recover(d.ctx, d.partition) }
-func (d doors) Flows() ([]store.FlowStat, error)   { return d.db.Flows(d.ctx, d.partition) }
+func (d *doors) Raise(from store.Epoch) (_ store.Epoch, err error) {
+	if d.above > from {
+		d.log.Error("a partition's epoch went back: its database was restored from a backup", telemetry.Partition(d.partition),
+			telemetry.Epoch(from), zap.Uint64("known", d.above))
+	}
+	d.raised, err = d.db.AcquireAbove(d.ctx, d.partition, from, d.above)
+	return d.raised, err
+}
+
+func (d *doors) Recover() (*store.Recovered, error) { return d.db.Recover(d.ctx, d.partition) }
+func (d *doors) Flows() ([]store.FlowStat, error)   { return d.db.Flows(d.ctx, d.partition) }

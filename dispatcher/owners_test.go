@@ -24,9 +24,10 @@ type stage struct {
 	events chan member.Event
 	mem    *memstore.Store
 
-	mu    sync.Mutex // guards following
-	said  []string   // what the owners did, in order
-	holds []bool     // answers of the next looks; empty: true
+	mu    sync.Mutex        // guards following
+	said  []string          // what the owners did, in order
+	holds []bool            // answers of the next looks; empty: true
+	noted map[uint32]uint64 // epochs in the registry
 
 	session int64
 	changes bool // of the session, at each look
@@ -41,6 +42,22 @@ func (s *stage) Holds(context.Context, uint32) (bool, error) {
 	h := s.holds[0]
 	s.holds = s.holds[1:]
 	return h, nil
+}
+
+func (s *stage) Epoch(_ context.Context, p uint32) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.noted[p], nil
+}
+
+func (s *stage) Remember(ctx context.Context, p uint32, epoch uint64) (bool, error) {
+	held, err := s.Holds(ctx, p)
+	if held && err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.noted[p] = epoch
+	}
+	return held, err
 }
 
 func (s *stage) Release(_ context.Context, p uint32) error {
@@ -80,7 +97,7 @@ func (l asLoop) Release(p uint32)       { l.did("release %d", p) }
 func play(t *testing.T, f func(t *testing.T, s *stage)) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New()
-		s := &stage{events: make(chan member.Event), mem: mem}
+		s := &stage{events: make(chan member.Event), mem: mem, noted: map[uint32]uint64{}}
 		s.owners = newOwners(asLoop{s}, s, func(uint32) (store.Store, core.Database, error) { return mem, 0, nil }, time.Now, zap.NewNop(), s.events)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

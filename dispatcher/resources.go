@@ -19,6 +19,7 @@ import (
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/etcdshard"
 	"github.com/headrace/headrace/shard/member"
+	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/filestore"
 )
@@ -27,6 +28,7 @@ import (
 type resources struct {
 	databases *databases
 	registry  member.KV
+	gate      *truth.Gate // that registry is, once the databases are known
 	secret    string
 	sole      bool                // nobody else can be on this registry: we hold the lock of its directory
 	catalogue []shard.Partition   // for a registry that has none; nil: it can't be said yet
@@ -77,6 +79,9 @@ func (n *Node) open(ctx context.Context) (_ *resources, err error) {
 		res.databases.list = append(res.databases.list, one)
 	}
 	res.databases.open(ctx)
+	if err := res.guard(ctx, n.log); err != nil {
+		return nil, err
+	}
 	if res.databases.opened() {
 		if res.catalogue, err = res.databases.missing(ctx, nil); err != nil {
 			n.log.Error("the catalogue is written once all databases answer", telemetry.Err(err))
@@ -84,7 +89,7 @@ func (n *Node) open(ctx context.Context) (_ *resources, err error) {
 		}
 	}
 	if res.secret == "" {
-		if res.secret, err = sharedSecret(ctx, res.registry, n.log); err != nil {
+		if res.secret, err = sharedSecret(ctx, res.gate, n.log); err != nil {
 			return nil, err
 		}
 	}
@@ -108,6 +113,36 @@ func (r *resources) openEtcd(ctx context.Context, dir string, log *zap.Logger) (
 		r.secret, err = secret(filepath.Join(dir, secretFile))
 	}
 	return err
+}
+
+// guard puts the gate between the node and the registry, and compares for the first time. A node that is alone
+// with both needs nobody to say which is true: the store.
+func (r *resources) guard(ctx context.Context, log *zap.Logger) (err error) {
+	var dbs []truth.Database
+	for _, db := range r.databases.list {
+		dbs = append(dbs, truth.Database{Name: db.Name, Keeper: db.store})
+	}
+	if r.gate, err = truth.New(truth.Config{KV: r.registry, Databases: dbs, Logger: log}); err != nil {
+		return err
+	}
+	r.registry = r.gate
+	call, cancel := context.WithTimeout(ctx, acquireMax)
+	defer cancel()
+	if err := r.gate.Compare(call); err != nil {
+		log.Warn("the registry does not answer yet", telemetry.Err(err))
+		return nil
+	}
+	if h := r.gate.Held(); r.sole && h != nil && !h.Unsure {
+		err := r.gate.Accept(call, truth.Copies)
+		if errors.Is(err, truth.ErrNoCopies) {
+			err = r.gate.Accept(call, truth.Registry)
+		}
+		if err != nil {
+			return fmt.Errorf("rebuild the registry: %w", err)
+		}
+		log.Warn("the registry was behind the store, and was made again from it")
+	}
+	return nil
 }
 
 // close closes what is ours, the registry first.
@@ -190,7 +225,7 @@ const secretKey = "/headrace/v1/secret"
 
 // sharedSecret reads the cluster's secret from the registry; the first node puts one there. It waits for the
 // registry until ctx ends.
-func sharedSecret(ctx context.Context, kv member.KV, log *zap.Logger) (string, error) {
+func sharedSecret(ctx context.Context, kv *truth.Gate, log *zap.Logger) (string, error) {
 	look := func() (string, error) {
 		call, cancel := context.WithTimeout(ctx, acquireMax)
 		defer cancel()
@@ -201,6 +236,13 @@ func sharedSecret(ctx context.Context, kv member.KV, log *zap.Logger) (string, e
 			}
 			if len(items) > 0 && items[0].Key == secretKey {
 				return string(items[0].Value), nil
+			}
+			if h := kv.Held(); h != nil && !h.Unsure { // the registry was lost: the secret is not
+				copied, there, err := kv.Copy(call, secretKey)
+				if err == nil && there {
+					return string(copied), nil
+				}
+				return "", errors.Join(truth.ErrHeld, err)
 			}
 			if _, _, err := kv.Commit(call, member.Txn{
 				If:   []member.Cond{{Key: secretKey}},
@@ -216,7 +258,7 @@ func sharedSecret(ctx context.Context, kv member.KV, log *zap.Logger) (string, e
 		if err == nil && s != "" {
 			return s, nil
 		}
-		log.Warn("the registry does not answer: waiting for it", telemetry.Err(err))
+		log.Warn("the cluster's secret can't be read: waiting for it", telemetry.Err(err))
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():

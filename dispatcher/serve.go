@@ -64,6 +64,7 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 		return nil
 	})
 	wg.Go(func() { _ = n.placements.Run(memberCtx) }) // its error is the context's
+	wg.Go(func() { n.gate.Run(memberCtx, n.leads) })
 	part("gRPC", func() error {
 		if err := n.grpc.Serve(grpcLis); !errors.Is(err, grpc.ErrServerStopped) {
 			return err

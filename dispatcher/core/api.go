@@ -215,6 +215,7 @@ type EpochRead struct {
 type LostPartition struct {
 	Partition uint32
 	Epoch     store.Epoch
+	Above     store.Epoch // the newest epoch that an executor knows, if that is newer: acquire above it (R5)
 	// Reason is store.ErrFenced, ErrUnknownOutcome, or what Drop was given. Who still holds the key acquires again.
 	Reason error
 }
@@ -267,6 +268,7 @@ type PartitionStat struct {
 //	Acquired(now time.Time, a Acquired)                     take over a partition
 //	Drop(now time.Time, partition uint32, reason error)     lose it: state is dropped, callers are answered
 //	Release(now time.Time, partition uint32)                graceful hand-over (R13); ends in Effects.Released
+//	Hold(now time.Time, why string)                          push nothing until it is called with ""
 //	Trust(until time.Time)                                  by the membership lease; commits extend it by themselves
 //	Drain(now time.Time)                                    the node goes away: no more pushes, sessions are told
 //

@@ -54,7 +54,7 @@ func (c *Core) checkEpochs(db *database) {
 	if !db.readWanted || db.reading != nil {
 		return
 	}
-	if c.now.Sub(db.readAt) < db.readPause(c.now) {
+	if c.now.Sub(db.readAt) < c.readPause(db) {
 		db.arm(c)
 		return
 	}
@@ -76,10 +76,10 @@ func (c *Core) checkEpochs(db *database) {
 	db.arm(c)
 }
 
-// readPause is how long after one epoch read the next one may follow. While the database stalls, pushes
-// wait for something else.
-func (db *database) readPause(now time.Time) time.Duration {
-	if db.slow(now) {
+// readPause is how long after one epoch read the next one may follow. While the database stalls, or all pushes
+// are held, they wait for something else.
+func (c *Core) readPause(db *database) time.Duration {
+	if db.slow(c.now) || c.hold != "" {
 		return epochReadEvery
 	}
 	return epochReadSoon

@@ -458,7 +458,7 @@ func (db *database) alarm(c *Core) {
 func (db *database) arm(c *Core) {
 	at := db.readAt.Add(epochReadEvery)
 	if db.readWanted && db.reading == nil {
-		at = db.readAt.Add(db.readPause(c.now))
+		at = db.readAt.Add(c.readPause(db))
 	}
 	if db.fullUntil.After(c.now) {
 		at = sooner(at, db.fullUntil)

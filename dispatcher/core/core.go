@@ -13,6 +13,7 @@ type Core struct {
 	cfg   Config
 	now   time.Time // of the newest call; never goes back
 	trust time.Time // by the membership lease
+	hold  string    // why nothing is pushed; "": it is
 
 	parts     map[uint32]*partition
 	order     []*partition // by number
@@ -93,6 +94,20 @@ func New(cfg Config) *Core {
 // Trust says until when the membership lease lets the node push and answer. Commits and epoch reads
 // extend it by themselves.
 func (c *Core) Trust(until time.Time) { c.trust = later(c.trust, until) }
+
+// Hold keeps everything from being pushed, and says why; "" ends that. What runs goes on.
+func (c *Core) Hold(now time.Time, why string) {
+	c.enter(now)
+	held := c.hold != ""
+	c.hold = why
+	if held && why == "" {
+		for _, p := range c.order {
+			c.unpark(p)
+			p.db.readWanted = true
+			p.db.arm(c)
+		}
+	}
+}
 
 // Drain ends all pushes and tells the sessions that the node goes away. Release gives each partition back.
 func (c *Core) Drain(now time.Time) {

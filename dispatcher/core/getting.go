@@ -58,6 +58,9 @@ func (c *Core) got(g *getting, ld *Load, a LoadAnswer) {
 		return
 	}
 	it := p.items[g.id.Seq()]
+	if it != nil && it.t.ID != g.id {
+		it = nil // its number was given again: the database was restored, and the one that is asked for is lost
+	}
 	switch {
 	case it != nil: // it came into memory meanwhile
 	case g.stale:

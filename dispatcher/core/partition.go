@@ -124,7 +124,18 @@ func (c *Core) lose(p *partition, reason error) {
 	}
 	c.forget(p)
 	fx := c.effects()
-	fx.Lost = append(fx.Lost, LostPartition{p.id, p.epoch, reason})
+	fx.Lost = append(fx.Lost, LostPartition{Partition: p.id, Epoch: p.epoch, Reason: reason})
+}
+
+// loseBehind drops a partition of which an executor knows a newer epoch. The store says whether that is true; if it
+// is not (a database that was restored), who still holds the key raises above it (R5).
+func (c *Core) loseBehind(p *partition, known store.Epoch) {
+	if p.dead {
+		return
+	}
+	c.forget(p)
+	fx := c.effects()
+	fx.Lost = append(fx.Lost, LostPartition{Partition: p.id, Epoch: p.epoch, Above: known, Reason: ErrEpochBehind})
 }
 
 // forget takes a partition out of everything.

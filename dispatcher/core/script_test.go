@@ -300,6 +300,8 @@ func (s *script) command(d *datadriven.TestData) {
 			s.commit(c)
 		}
 		s.waiting = nil
+	case "pushes": // off, on
+		s.core.Hold(s.now, map[string]string{"off": "held: for a test"}[ws[0]])
 	case "fail":
 		s.fail = map[string]error{"full": store.ErrFull, "unknown": store.ErrUnknown, "fenced": store.ErrFenced}[ws[0]]
 		s.failures = s.num(d, "n", 1)

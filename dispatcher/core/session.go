@@ -385,9 +385,7 @@ func (c *Core) acked(s *session, a *headracev1.Ack) {
 		return
 	}
 	if a.Epoch > it.part.epoch {
-		// The executor knows a newer owner. The store says whether that is true; if it is not (a database
-		// that was restored), who still holds the key raises above it (R5).
-		c.lose(it.part, ErrEpochBehind)
+		c.loseBehind(it.part, a.Epoch)
 		return
 	}
 	s.held = true // until its next beat: whatever it lacked, it will not have it sooner

@@ -439,7 +439,7 @@ func (c *Core) helloEnds(s *session, in *inbound) {
 	}
 	for _, p := range append([]*partition(nil), c.order...) {
 		if known[p.id] > p.epoch {
-			c.lose(p, ErrEpochBehind) // who still holds the key raises above it (R5)
+			c.loseBehind(p, known[p.id])
 		}
 	}
 	first := !s.heard

@@ -96,6 +96,7 @@ func (l *Loop) rebuild() {
 	if l.draining {
 		l.core.Drain(l.cfg.Now())
 	}
+	l.held = "" // and again with the next turn
 	if !l.trusted.IsZero() {
 		l.core.Trust(l.trusted)
 	}

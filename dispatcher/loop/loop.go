@@ -38,6 +38,8 @@ type Config struct {
 	// Trust returns until when the membership lease allows pushes and answers; nil: the store's word
 	// alone. It is called often and must be cheap.
 	Trust func() time.Time
+	// Held returns why nothing may be pushed; "": it may. Called as often as Trust; nil: nothing is ever held.
+	Held func() string
 	// Elsewhere looks for a request in a partition that this node does not own: its owner says what it took.
 	// Errors: store.ErrNotFound; any other means that nobody knows. Nil: no other node takes submits.
 	Elsewhere func(ctx context.Context, partition uint32, tenant, requestID string) (*store.Request, error)
@@ -100,6 +102,7 @@ type Loop struct {
 	entered  uint64 // calls of the core
 	draining bool
 	trusted  time.Time
+	held     string
 	workers  []*workers               // by database
 	others   *queue[work[*core.Load]] // look-ups at other nodes
 	sessions map[core.SessionID]Outbox
@@ -205,6 +208,7 @@ func (l *Loop) settle() time.Duration {
 			l.enter("trust", func(c *core.Core) { c.Trust(until) })
 		}
 	}
+	l.checkHold()
 	l.enter("tick", func(c *core.Core) {
 		if next := c.Next(); !next.IsZero() && !next.After(now) {
 			c.Tick(now)
@@ -227,6 +231,19 @@ func (l *Loop) settle() time.Duration {
 		l.stats.Store(s)
 	}
 	return sleep
+}
+
+// checkHold tells the core whether pushes are held. It comes before the effects are taken, in which the core decides what to
+// push: an event that says that a rule is gone may follow from a registry that is not to be believed.
+func (l *Loop) checkHold() {
+	if l.cfg.Held == nil {
+		return
+	}
+	if why := l.cfg.Held(); why != l.held {
+		l.held = why
+		now := l.cfg.Now()
+		l.enter("hold", func(c *core.Core) { c.Hold(now, why) })
+	}
 }
 
 // stop answers everybody and waits for what Run started.

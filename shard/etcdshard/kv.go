@@ -190,7 +190,7 @@ func changes(events []*clientv3.Event) []member.Change {
 }
 
 func item(it *mvccpb.KeyValue) member.Item {
-	return member.Item{Key: string(it.Key), Value: it.Value, Lease: member.LeaseID(it.Lease), Revision: it.ModRevision}
+	return member.Item{Key: string(it.Key), Value: it.Value, Lease: member.LeaseID(it.Lease), Revision: it.ModRevision, Writes: it.Version}
 }
 
 // mapError names what callers act on.

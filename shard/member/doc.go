@@ -46,6 +46,10 @@
 //	assignment          partition → node
 //	owners/<partition>  the owner's id, on its lease
 //
+// and beside it, for nobody to watch,
+//
+//	<prefix>-epochs/<partition>  the highest epoch, for databases that are restored from a backup
+//
 // Each node has one lease, whatever it owns. Every write names what must still hold: the leader's writes
 // the revision of its leader key and of what they replace, a claim that the key is absent, that the
 // claimer is still a member and that the assignment is the one it read, a release the key's revision.

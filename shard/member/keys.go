@@ -2,6 +2,7 @@ package member
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/headrace/headrace/shard"
 )
@@ -22,7 +23,10 @@ func (k keys) partitions() string            { return string(k) + "partitions" }
 func (k keys) assignment() string            { return string(k) + "assignment" }           // …assignment            {version, nodes: id → [partition]}
 func (k keys) owners() string                { return string(k) + "owners/" }              // …owners/
 func (k keys) owner(partition uint32) string { return k.owners() + formatUint(partition) } // …owners/<partition>    id
-func formatUint(n uint32) string             { return strconv.FormatUint(uint64(n), 10) }
+func (k keys) epoch(partition uint32) string { // beside the prefix, so that nobody watches them: the highest epoch, in decimal
+	return strings.TrimSuffix(string(k), "/") + "-epochs/" + formatUint(partition)
+}
+func formatUint(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 func parseUint(s string) (n uint32, err error) {
 	u, err := strconv.ParseUint(s, 10, 32)
 	return uint32(u), err

@@ -18,6 +18,7 @@ type Item struct {
 	Value    []byte
 	Lease    LeaseID // that it hangs on; 0: none
 	Revision int64   // of the write that left it so; never 0
+	Writes   int64   // how often it was written since it was made, that included: a counter that needs no condition
 }
 
 // Change is one key after a write. Of a deleted one only Key and Revision are set.

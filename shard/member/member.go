@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -147,6 +148,42 @@ func (m *Member) Holds(ctx context.Context, partition uint32) (bool, error) {
 		return false, fmt.Errorf("look at the owner key of partition %d: %w", partition, err)
 	}
 	return it.Revision != 0, nil
+}
+
+// Epoch returns the highest epoch of a partition that any node has remembered; 0: none.
+func (m *Member) Epoch(ctx context.Context, partition uint32) (uint64, error) {
+	key := m.keys.epoch(partition)
+	items, _, err := m.kv.List(ctx, key)
+	if err != nil {
+		return 0, fmt.Errorf("read the epoch of partition %d: %w", partition, err)
+	}
+	for _, it := range items {
+		if it.Key == key {
+			epoch, err := strconv.ParseUint(string(it.Value), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("read %s: %w", key, err)
+			}
+			return epoch, nil
+		}
+	}
+	return 0, nil
+}
+
+// Remember is Holds that also notes the epoch which this node has raised, for the case that the database is restored
+// from a backup that does not know it. False: the key is not held, and nothing is noted.
+func (m *Member) Remember(ctx context.Context, partition uint32, epoch uint64) (bool, error) {
+	lease := LeaseID(m.lease.Load())
+	if lease == 0 {
+		return false, nil
+	}
+	ok, _, err := m.kv.Commit(ctx, Txn{
+		If:   []Cond{{Key: m.keys.owner(partition), Lease: lease}},
+		Then: []Op{{Key: m.keys.epoch(partition), Value: strconv.AppendUint(nil, epoch, 10)}},
+	})
+	if err != nil {
+		return false, fmt.Errorf("note the epoch of partition %d: %w", partition, err)
+	}
+	return ok, nil
 }
 
 // Release gives a partition's key back after a hand-over. Errors: ErrNotHeld. A Lost follows; if the

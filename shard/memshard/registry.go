@@ -153,7 +153,7 @@ func (r *Registry) writeLocked(ops []member.Op) {
 			}
 			continue
 		}
-		it := member.Item{Key: op.Key, Value: slices.Clone(op.Value), Lease: op.Lease, Revision: revision}
+		it := member.Item{Key: op.Key, Value: slices.Clone(op.Value), Lease: op.Lease, Revision: revision, Writes: r.items[op.Key].Writes + 1}
 		r.items[op.Key] = it
 		changes = append(changes, member.Change{Item: it})
 	}
@@ -196,4 +196,63 @@ func isClosed(c chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// Backup is what a registry held at a moment.
+type Backup struct {
+	items    map[string]member.Item
+	revision int64
+}
+
+// Backup returns what the registry holds, as a snapshot of etcd does.
+func (r *Registry) Backup() *Backup {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &Backup{maps.Clone(r.items), r.revision}
+}
+
+// Restore makes the registry what a backup is; nil: empty, as a new one. Revisions go back, the history is gone.
+// Leases that the backup knows live on with their full TTL if they are there still, those that it does not know are
+// gone; keys on leases that have ended meanwhile end with the backup's lease, which nobody keeps alive.
+func (r *Registry) Restore(b *Backup) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b == nil {
+		b = &Backup{}
+	}
+	known := map[member.LeaseID]bool{}
+	for _, it := range b.items {
+		known[it.Lease] = true
+	}
+	for id, l := range r.leases {
+		l.timer.Stop()
+		if !known[id] {
+			delete(r.leases, id)
+		} else if !l.frozen && !r.closed {
+			l.timer.Reset(l.ttl)
+		}
+	}
+	r.items, r.revision = map[string]member.Item{}, b.revision
+	for key, it := range b.items {
+		if it.Lease != 0 && r.leases[it.Lease] == nil {
+			r.reviveLocked(it.Lease)
+		}
+		r.items[key] = it
+	}
+	r.history, r.first = nil, b.revision+1
+	close(r.news)
+	r.news = make(chan struct{})
+}
+
+// restoredTTL is that of a lease which ended after a backup, when the backup brings it back.
+const restoredTTL = 5 * time.Second
+
+func (r *Registry) reviveLocked(id member.LeaseID) {
+	r.leases[id] = &lease{ttl: restoredTTL, timer: time.AfterFunc(restoredTTL, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if l := r.leases[id]; l != nil && !l.frozen && !r.closed {
+			r.endLocked(id)
+		}
+	})}
 }

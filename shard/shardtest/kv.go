@@ -45,9 +45,18 @@ func testKeys(t *testing.T, c *cluster) {
 		t.Fatalf("list at %d: %v", revision, err)
 	}
 	got := fmt.Sprint(items)
-	want := fmt.Sprint([]member.Item{{Key: "/k/a", Value: []byte("1"), Lease: lease, Revision: first}, {Key: "/k/c", Value: []byte("3"), Revision: second}})
+	want := fmt.Sprint([]member.Item{{Key: "/k/a", Value: []byte("1"), Lease: lease, Revision: first, Writes: 1}, {Key: "/k/c", Value: []byte("3"), Revision: second, Writes: 1}})
 	if got != want {
 		t.Errorf("list = %s, want %s", got, want)
+	}
+	// The count of a key's writes grows with each, and begins anew when the key does.
+	commit(true, member.Txn{Then: []member.Op{put("/k/c", "4", 0)}})
+	commit(true, member.Txn{Then: []member.Op{put("/k/c", "5", 0)}})
+	commit(true, member.Txn{Then: []member.Op{put("/k/b", "6", 0)}})
+	for key, writes := range map[string]int64{"/k/b": 1, "/k/c": 3} {
+		if items, _, err := kv.List(ctx, key); err != nil || len(items) != 1 || items[0].Writes != writes {
+			t.Errorf("%s = %v, %v; want %d writes", key, items, err, writes)
+		}
 	}
 }
 
@@ -123,7 +132,7 @@ func testWatch(t *testing.T, c *cluster) {
 	write(put("/other", "", 0))
 	third := write(member.Op{Key: "/k/a", Delete: true})
 	for _, want := range []string{
-		fmt.Sprint([]member.Change{{Item: member.Item{Key: "/k/a", Value: []byte("1"), Revision: second}}, {Item: member.Item{Key: "/k/b", Value: []byte("2"), Revision: second}}}),
+		fmt.Sprint([]member.Change{{Item: member.Item{Key: "/k/a", Value: []byte("1"), Revision: second, Writes: 1}}, {Item: member.Item{Key: "/k/b", Value: []byte("2"), Revision: second, Writes: 1}}}),
 		fmt.Sprint([]member.Change{{Item: member.Item{Key: "/k/a", Revision: third}, Deleted: true}}),
 	} {
 		select {
