@@ -21,6 +21,7 @@ import (
 const (
 	alarmStoreDown = "store_down"       // a database does not answer
 	alarmStoreSlow = "store_slow"       // a database takes long to answer, or to commit
+	alarmRestored  = "registry_behind"  // it was restored or lost: nothing is pushed until somebody accepts that
 	alarmEtcd      = "etcd_unreachable" // no keep-alive gets through: nothing changes owner
 )
 

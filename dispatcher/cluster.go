@@ -18,6 +18,7 @@ import (
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
+	"github.com/headrace/headrace/shard/truth"
 )
 
 // peerDial is what connections to other nodes are dialled with; nil if there can be none.
@@ -54,6 +55,15 @@ func (n *Node) heldWhy() string {
 		return h.Reason
 	}
 	return ""
+}
+
+// registryHeld is told when pushes are held, and when they are not any more.
+func (n *Node) registryHeld(h *truth.Held) {
+	if h == nil || h.Unsure {
+		n.alarms.clear(alarmRestored, "")
+		return
+	}
+	n.alarms.raise(alarmRestored, "", h.Reason)
 }
 
 // spare reports whether a node of a cluster that is assigned nothing has taken its place all the same: it is a

@@ -219,7 +219,7 @@ func (n *Node) build(res *resources) (err error) {
 		Placements: n.placements,
 		NodeID:     string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
 		Databases: n.dbs.stores(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
-		Load: n.load, Self: n.self, Logger: n.cfg.Logger,
+		Load: n.load, Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
 	}, n.router, n.member)
 	if err != nil {
 		return err

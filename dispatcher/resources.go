@@ -79,7 +79,7 @@ func (n *Node) open(ctx context.Context) (_ *resources, err error) {
 		res.databases.list = append(res.databases.list, one)
 	}
 	res.databases.open(ctx)
-	if err := res.guard(ctx, n.log); err != nil {
+	if err := res.guard(ctx, n.registryHeld, n.log); err != nil {
 		return nil, err
 	}
 	if res.databases.opened() {
@@ -117,12 +117,12 @@ func (r *resources) openEtcd(ctx context.Context, dir string, log *zap.Logger) (
 
 // guard puts the gate between the node and the registry, and compares for the first time. A node that is alone
 // with both needs nobody to say which is true: the store.
-func (r *resources) guard(ctx context.Context, log *zap.Logger) (err error) {
+func (r *resources) guard(ctx context.Context, changed func(*truth.Held), log *zap.Logger) (err error) {
 	var dbs []truth.Database
 	for _, db := range r.databases.list {
 		dbs = append(dbs, truth.Database{Name: db.Name, Keeper: db.store})
 	}
-	if r.gate, err = truth.New(truth.Config{KV: r.registry, Databases: dbs, Logger: log}); err != nil {
+	if r.gate, err = truth.New(truth.Config{KV: r.registry, Databases: dbs, Changed: changed, Logger: log}); err != nil {
 		return err
 	}
 	r.registry = r.gate

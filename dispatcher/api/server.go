@@ -15,6 +15,7 @@ import (
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/placement"
+	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
@@ -40,6 +41,12 @@ type Cluster interface {
 	SetPartitions(ctx context.Context, ps ...shard.Partition) error
 }
 
+// Truth is what the services need of truth.Gate.
+type Truth interface {
+	Status(ctx context.Context) (*truth.Status, error)
+	Accept(ctx context.Context, from truth.Source) error
+}
+
 // Config says what the services serve. The zero value of a field is its documented default.
 type Config struct {
 	NodeID     string
@@ -59,7 +66,9 @@ type Config struct {
 	// second (0: unknown). Nil: nothing is known.
 	Load func() (pressure, rate float64)
 	// Self fills in what only this node knows of itself for ListNodes. Nil: nothing.
-	Self   func(*headracev1.Node)
+	Self func(*headracev1.Node)
+	// Truth compares the registry with the databases. Required for GetClusterStatus and AcceptRestore.
+	Truth  Truth
 	Logger *zap.Logger // nil: silent
 }
 

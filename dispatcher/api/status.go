@@ -18,6 +18,7 @@ import (
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
 	"github.com/headrace/headrace/shard/placement"
+	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
@@ -71,6 +72,12 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, core.ErrUnknownOutcome), errors.Is(err, loop.ErrStopped):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "outcome_unknown",
 			Message: "nobody knows whether it was stored: send the same request again, marked as a retry", RetryAfter: 200 * time.Millisecond}, true
+	case errors.Is(err, truth.ErrHeld):
+		return grpcx.Info{Code: codes.Unavailable, Reason: "registry_behind", Message: truth.ErrHeld.Error(), RetryAfter: 5 * time.Second}, true
+	case errors.Is(err, truth.ErrAgreed):
+		return grpcx.Info{Code: codes.FailedPrecondition, Reason: "nothing_to_accept", Message: err.Error()}, true
+	case errors.Is(err, truth.ErrNoCopies):
+		return grpcx.Info{Code: codes.FailedPrecondition, Reason: "no_copies", Message: truth.ErrNoCopies.Error()}, true
 	case errors.Is(err, errCutOff):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "cut_off", Message: err.Error()}, true
 	case errors.Is(err, errDraining):

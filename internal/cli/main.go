@@ -112,6 +112,7 @@ Use it:  headrace dev                                          in one terminal
 		newWorker(a),
 		newNode(a),
 		newPartition(a),
+		newCluster(a),
 		newPlacement(a),
 		newBench(a),
 		newVersion(a),

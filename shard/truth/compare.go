@@ -19,7 +19,6 @@ const (
 	askEvery     = 30 * time.Second // the databases, when there is no other reason
 	askMax       = time.Second      // one database
 	callMax      = 5 * time.Second  // one exchange with the registry
-	complain     = 10 * time.Second
 )
 
 // Run compares, and while leads says so copies, until ctx ends. Call it once.
@@ -43,14 +42,8 @@ func (g *Gate) Run(ctx context.Context, leads func() bool) {
 		call, cancel := context.WithTimeout(ctx, callMax)
 		err := g.compare(call, ask)
 		cancel()
-		g.mu.Lock()
-		late := time.Since(g.logged) >= complain
-		if late {
-			g.logged = time.Now()
-		}
-		g.mu.Unlock()
-		if h := g.held.Load(); h != nil && late {
-			g.log.Error("no task is pushed", zap.String("why", h.Reason), zap.Error(err))
+		if err != nil && ctx.Err() == nil {
+			g.log.Debug("compare the configuration", zap.Error(err))
 		}
 	}
 }
@@ -105,10 +98,6 @@ func (g *Gate) judge(version uint64, seen []answer) {
 		if was != nil {
 			h.Since = was.Since
 		}
-		if was == nil || was.Unsure {
-			g.log.Error("no task is pushed from now on", zap.String("why", h.reason()))
-			g.logged = h.Since
-		}
 		g.hold(h)
 	case was != nil && was.Unsure && !answered:
 		if len(seen) > 0 {
@@ -118,9 +107,7 @@ func (g *Gate) judge(version uint64, seen []answer) {
 		g.highest, g.who = version, ""
 		if was != nil {
 			g.held.Store(nil)
-			if !was.Unsure {
-				g.log.Warn("the registry's configuration was accepted: tasks are pushed again", zap.Uint64("version", version))
-			}
+			g.say(nil)
 		}
 	}
 }

@@ -29,7 +29,9 @@ type Database struct {
 type Config struct {
 	KV        member.KV  // Required
 	Databases []Database // At least one
-	Logger    *zap.Logger
+	// Changed is told each time Held becomes something else; nil: it is not there. It must not wait, or call the gate.
+	Changed func(*Held)
+	Logger  *zap.Logger
 }
 
 // Held says why a node holds its pushes.
@@ -60,6 +62,7 @@ type Gate struct {
 	kv  member.KV
 	dbs []Database
 	log *zap.Logger
+	say func(*Held) // Config.Changed
 
 	held atomic.Pointer[Held] // nil: agreed
 
@@ -73,7 +76,6 @@ type Gate struct {
 	away     bool       // the registry did not answer the last comparison
 	watching context.Context
 	rewatch  context.CancelFunc // ends watching: all watches
-	logged   time.Time
 }
 
 var _ member.KV = (*Gate)(nil)
@@ -86,14 +88,22 @@ func New(cfg Config) (*Gate, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	g := &Gate{kv: cfg.KV, dbs: cfg.Databases, log: cfg.Logger.Named("truth"), doubt: true}
+	if cfg.Changed == nil {
+		cfg.Changed = func(*Held) {}
+	}
+	g := &Gate{kv: cfg.KV, dbs: cfg.Databases, log: cfg.Logger.Named("truth"), say: cfg.Changed, doubt: true}
 	g.watching, g.rewatch = context.WithCancel(context.Background())
-	g.hold(Held{Unsure: true, Since: time.Now()})
+	h := Held{Unsure: true, Since: time.Now()}
+	h.Reason = h.reason()
+	g.held.Store(&h)
 	return g, nil
 }
 
 func (g *Gate) hold(h Held) {
 	h.Reason = h.reason()
+	if was := g.held.Load(); was == nil || was.Reason != h.Reason {
+		g.say(&h)
+	}
 	g.held.Store(&h)
 }
 

@@ -15,12 +15,13 @@ const (
 	changesKey = ownPrefix + "changes" // written with each change; its count of writes counts
 	shardKeys  = Root + "shard"        // members, owners, assignment: made again by whoever is there
 	catalogue  = member.DefaultPrefix + "partitions"
-	events     = Root + "placement/events/" // a history, not configuration
+	level      = member.DefaultPrefix + "level" // stored rows may need it
+	events     = Root + "placement/events/"     // a history, not configuration
 )
 
 // isConfig reports whether a key belongs to the configuration.
 func isConfig(key string) bool {
-	return key == catalogue || strings.HasPrefix(key, Root) && !strings.HasPrefix(key, ownPrefix) &&
+	return key == catalogue || key == level || strings.HasPrefix(key, Root) && !strings.HasPrefix(key, ownPrefix) &&
 		!strings.HasPrefix(key, shardKeys) && !strings.HasPrefix(key, events)
 }
 

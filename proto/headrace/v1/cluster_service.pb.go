@@ -22,6 +22,57 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type RestoreSource int32
+
+const (
+	RestoreSource_RESTORE_SOURCE_UNSPECIFIED RestoreSource = 0
+	// The registry is true as it is.
+	RestoreSource_RESTORE_SOURCE_REGISTRY RestoreSource = 1
+	// The registry is made again from the first database's copies.
+	RestoreSource_RESTORE_SOURCE_DATABASE RestoreSource = 2
+)
+
+// Enum value maps for RestoreSource.
+var (
+	RestoreSource_name = map[int32]string{
+		0: "RESTORE_SOURCE_UNSPECIFIED",
+		1: "RESTORE_SOURCE_REGISTRY",
+		2: "RESTORE_SOURCE_DATABASE",
+	}
+	RestoreSource_value = map[string]int32{
+		"RESTORE_SOURCE_UNSPECIFIED": 0,
+		"RESTORE_SOURCE_REGISTRY":    1,
+		"RESTORE_SOURCE_DATABASE":    2,
+	}
+)
+
+func (x RestoreSource) Enum() *RestoreSource {
+	p := new(RestoreSource)
+	*p = x
+	return p
+}
+
+func (x RestoreSource) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RestoreSource) Descriptor() protoreflect.EnumDescriptor {
+	return file_headrace_v1_cluster_service_proto_enumTypes[0].Descriptor()
+}
+
+func (RestoreSource) Type() protoreflect.EnumType {
+	return &file_headrace_v1_cluster_service_proto_enumTypes[0]
+}
+
+func (x RestoreSource) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RestoreSource.Descriptor instead.
+func (RestoreSource) EnumDescriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{0}
+}
+
 type PartitionIntake int32
 
 const (
@@ -59,11 +110,11 @@ func (x PartitionIntake) String() string {
 }
 
 func (PartitionIntake) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_cluster_service_proto_enumTypes[0].Descriptor()
+	return file_headrace_v1_cluster_service_proto_enumTypes[1].Descriptor()
 }
 
 func (PartitionIntake) Type() protoreflect.EnumType {
-	return &file_headrace_v1_cluster_service_proto_enumTypes[0]
+	return &file_headrace_v1_cluster_service_proto_enumTypes[1]
 }
 
 func (x PartitionIntake) Number() protoreflect.EnumNumber {
@@ -72,7 +123,283 @@ func (x PartitionIntake) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PartitionIntake.Descriptor instead.
 func (PartitionIntake) EnumDescriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+}
+
+type GetClusterStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClusterStatusRequest) Reset() {
+	*x = GetClusterStatusRequest{}
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterStatusRequest) ProtoMessage() {}
+
+func (x *GetClusterStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterStatusRequest.ProtoReflect.Descriptor instead.
+func (*GetClusterStatusRequest) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{0}
+}
+
+type GetClusterStatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why no task is pushed; empty: tasks are.
+	Held          string                 `protobuf:"bytes,1,opt,name=held,proto3" json:"held,omitempty"`
+	HeldSinceTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=held_since_time,json=heldSinceTime,proto3" json:"held_since_time,omitempty"`
+	// The version of the registry's configuration: it grows with each change.
+	RegistryVersion uint64            `protobuf:"varint,3,opt,name=registry_version,json=registryVersion,proto3" json:"registry_version,omitempty"`
+	Databases       []*DatabaseMemory `protobuf:"bytes,4,rep,name=databases,proto3" json:"databases,omitempty"`
+	// Partitions that need an owner and have none.
+	PartitionsWithoutOwner []uint32 `protobuf:"varint,5,rep,packed,name=partitions_without_owner,json=partitionsWithoutOwner,proto3" json:"partitions_without_owner,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *GetClusterStatusResponse) Reset() {
+	*x = GetClusterStatusResponse{}
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterStatusResponse) ProtoMessage() {}
+
+func (x *GetClusterStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterStatusResponse.ProtoReflect.Descriptor instead.
+func (*GetClusterStatusResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetClusterStatusResponse) GetHeld() string {
+	if x != nil {
+		return x.Held
+	}
+	return ""
+}
+
+func (x *GetClusterStatusResponse) GetHeldSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeldSinceTime
+	}
+	return nil
+}
+
+func (x *GetClusterStatusResponse) GetRegistryVersion() uint64 {
+	if x != nil {
+		return x.RegistryVersion
+	}
+	return 0
+}
+
+func (x *GetClusterStatusResponse) GetDatabases() []*DatabaseMemory {
+	if x != nil {
+		return x.Databases
+	}
+	return nil
+}
+
+func (x *GetClusterStatusResponse) GetPartitionsWithoutOwner() []uint32 {
+	if x != nil {
+		return x.PartitionsWithoutOwner
+	}
+	return nil
+}
+
+// DatabaseMemory is what a database remembers of the registry's configuration.
+type DatabaseMemory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The highest version it was told of.
+	SeenVersion uint64 `protobuf:"varint,2,opt,name=seen_version,json=seenVersion,proto3" json:"seen_version,omitempty"`
+	// The version of its copies; the first database has some.
+	CopiedVersion uint64 `protobuf:"varint,3,opt,name=copied_version,json=copiedVersion,proto3" json:"copied_version,omitempty"`
+	// Why it could not be asked; the rest is not set then.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DatabaseMemory) Reset() {
+	*x = DatabaseMemory{}
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DatabaseMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DatabaseMemory) ProtoMessage() {}
+
+func (x *DatabaseMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DatabaseMemory.ProtoReflect.Descriptor instead.
+func (*DatabaseMemory) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DatabaseMemory) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DatabaseMemory) GetSeenVersion() uint64 {
+	if x != nil {
+		return x.SeenVersion
+	}
+	return 0
+}
+
+func (x *DatabaseMemory) GetCopiedVersion() uint64 {
+	if x != nil {
+		return x.CopiedVersion
+	}
+	return 0
+}
+
+func (x *DatabaseMemory) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type AcceptRestoreRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        RestoreSource          `protobuf:"varint,1,opt,name=source,proto3,enum=headrace.v1.RestoreSource" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptRestoreRequest) Reset() {
+	*x = AcceptRestoreRequest{}
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptRestoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptRestoreRequest) ProtoMessage() {}
+
+func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptRestoreRequest.ProtoReflect.Descriptor instead.
+func (*AcceptRestoreRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AcceptRestoreRequest) GetSource() RestoreSource {
+	if x != nil {
+		return x.Source
+	}
+	return RestoreSource_RESTORE_SOURCE_UNSPECIFIED
+}
+
+type AcceptRestoreResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version from now on.
+	RegistryVersion uint64 `protobuf:"varint,1,opt,name=registry_version,json=registryVersion,proto3" json:"registry_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *AcceptRestoreResponse) Reset() {
+	*x = AcceptRestoreResponse{}
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptRestoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptRestoreResponse) ProtoMessage() {}
+
+func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptRestoreResponse.ProtoReflect.Descriptor instead.
+func (*AcceptRestoreResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AcceptRestoreResponse) GetRegistryVersion() uint64 {
+	if x != nil {
+		return x.RegistryVersion
+	}
+	return 0
 }
 
 type SetPartitionIntakeRequest struct {
@@ -87,7 +414,7 @@ type SetPartitionIntakeRequest struct {
 
 func (x *SetPartitionIntakeRequest) Reset() {
 	*x = SetPartitionIntakeRequest{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[0]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -99,7 +426,7 @@ func (x *SetPartitionIntakeRequest) String() string {
 func (*SetPartitionIntakeRequest) ProtoMessage() {}
 
 func (x *SetPartitionIntakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[0]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -112,7 +439,7 @@ func (x *SetPartitionIntakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPartitionIntakeRequest.ProtoReflect.Descriptor instead.
 func (*SetPartitionIntakeRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{0}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SetPartitionIntakeRequest) GetPartitions() []uint32 {
@@ -137,7 +464,7 @@ type SetPartitionIntakeResponse struct {
 
 func (x *SetPartitionIntakeResponse) Reset() {
 	*x = SetPartitionIntakeResponse{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[1]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -149,7 +476,7 @@ func (x *SetPartitionIntakeResponse) String() string {
 func (*SetPartitionIntakeResponse) ProtoMessage() {}
 
 func (x *SetPartitionIntakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[1]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -162,7 +489,7 @@ func (x *SetPartitionIntakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPartitionIntakeResponse.ProtoReflect.Descriptor instead.
 func (*SetPartitionIntakeResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{6}
 }
 
 type ListNodesRequest struct {
@@ -173,7 +500,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -185,7 +512,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -198,7 +525,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{7}
 }
 
 type ListNodesResponse struct {
@@ -213,7 +540,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -225,7 +552,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -238,7 +565,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{3}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -287,7 +614,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +626,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +639,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Node) GetId() string {
@@ -450,7 +777,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +789,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +802,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Alarm) GetKind() string {
@@ -514,7 +841,7 @@ type ListPartitionsRequest struct {
 
 func (x *ListPartitionsRequest) Reset() {
 	*x = ListPartitionsRequest{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +853,7 @@ func (x *ListPartitionsRequest) String() string {
 func (*ListPartitionsRequest) ProtoMessage() {}
 
 func (x *ListPartitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +866,7 @@ func (x *ListPartitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPartitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPartitionsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{6}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{11}
 }
 
 type ListPartitionsResponse struct {
@@ -551,7 +878,7 @@ type ListPartitionsResponse struct {
 
 func (x *ListPartitionsResponse) Reset() {
 	*x = ListPartitionsResponse{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +890,7 @@ func (x *ListPartitionsResponse) String() string {
 func (*ListPartitionsResponse) ProtoMessage() {}
 
 func (x *ListPartitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +903,7 @@ func (x *ListPartitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPartitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPartitionsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{7}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListPartitionsResponse) GetPartitions() []*Partition {
@@ -613,7 +940,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +952,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_headrace_v1_cluster_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +965,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{8}
+	return file_headrace_v1_cluster_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Partition) GetId() uint32 {
@@ -722,7 +1049,23 @@ var File_headrace_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
-	"!headrace/v1/cluster_service.proto\x12\vheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"q\n" +
+	"!headrace/v1/cluster_service.proto\x12\vheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x19\n" +
+	"\x17GetClusterStatusRequest\"\x92\x02\n" +
+	"\x18GetClusterStatusResponse\x12\x12\n" +
+	"\x04held\x18\x01 \x01(\tR\x04held\x12B\n" +
+	"\x0fheld_since_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\rheldSinceTime\x12)\n" +
+	"\x10registry_version\x18\x03 \x01(\x04R\x0fregistryVersion\x129\n" +
+	"\tdatabases\x18\x04 \x03(\v2\x1b.headrace.v1.DatabaseMemoryR\tdatabases\x128\n" +
+	"\x18partitions_without_owner\x18\x05 \x03(\rR\x16partitionsWithoutOwner\"\x84\x01\n" +
+	"\x0eDatabaseMemory\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
+	"\fseen_version\x18\x02 \x01(\x04R\vseenVersion\x12%\n" +
+	"\x0ecopied_version\x18\x03 \x01(\x04R\rcopiedVersion\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"J\n" +
+	"\x14AcceptRestoreRequest\x122\n" +
+	"\x06source\x18\x01 \x01(\x0e2\x1a.headrace.v1.RestoreSourceR\x06source\"B\n" +
+	"\x15AcceptRestoreResponse\x12)\n" +
+	"\x10registry_version\x18\x01 \x01(\x04R\x0fregistryVersion\"q\n" +
 	"\x19SetPartitionIntakeRequest\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\rR\n" +
@@ -782,16 +1125,22 @@ const file_headrace_v1_cluster_service_proto_rawDesc = "" +
 	"\x06intake\x18\t \x01(\x0e2\x1c.headrace.v1.PartitionIntakeR\x06intake\x12\x16\n" +
 	"\x06reason\x18\n" +
 	" \x01(\tR\x06reason\x12>\n" +
-	"\rnext_try_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime*\x8c\x01\n" +
+	"\rnext_try_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime*i\n" +
+	"\rRestoreSource\x12\x1e\n" +
+	"\x1aRESTORE_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17RESTORE_SOURCE_REGISTRY\x10\x01\x12\x1b\n" +
+	"\x17RESTORE_SOURCE_DATABASE\x10\x02*\x8c\x01\n" +
 	"\x0fPartitionIntake\x12 \n" +
 	"\x1cPARTITION_INTAKE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17PARTITION_INTAKE_ACTIVE\x10\x01\x12\x1d\n" +
 	"\x19PARTITION_INTAKE_DRAINING\x10\x02\x12\x1b\n" +
-	"\x17PARTITION_INTAKE_SEALED\x10\x032\x9e\x02\n" +
+	"\x17PARTITION_INTAKE_SEALED\x10\x032\xd7\x03\n" +
 	"\x0eClusterService\x12J\n" +
 	"\tListNodes\x12\x1d.headrace.v1.ListNodesRequest\x1a\x1e.headrace.v1.ListNodesResponse\x12Y\n" +
 	"\x0eListPartitions\x12\".headrace.v1.ListPartitionsRequest\x1a#.headrace.v1.ListPartitionsResponse\x12e\n" +
-	"\x12SetPartitionIntake\x12&.headrace.v1.SetPartitionIntakeRequest\x1a'.headrace.v1.SetPartitionIntakeResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
+	"\x12SetPartitionIntake\x12&.headrace.v1.SetPartitionIntakeRequest\x1a'.headrace.v1.SetPartitionIntakeResponse\x12_\n" +
+	"\x10GetClusterStatus\x12$.headrace.v1.GetClusterStatusRequest\x1a%.headrace.v1.GetClusterStatusResponse\x12V\n" +
+	"\rAcceptRestore\x12!.headrace.v1.AcceptRestoreRequest\x1a\".headrace.v1.AcceptRestoreResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_cluster_service_proto_rawDescOnce sync.Once
@@ -805,43 +1154,56 @@ func file_headrace_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_headrace_v1_cluster_service_proto_rawDescData
 }
 
-var file_headrace_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_headrace_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_headrace_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_headrace_v1_cluster_service_proto_goTypes = []any{
-	(PartitionIntake)(0),               // 0: headrace.v1.PartitionIntake
-	(*SetPartitionIntakeRequest)(nil),  // 1: headrace.v1.SetPartitionIntakeRequest
-	(*SetPartitionIntakeResponse)(nil), // 2: headrace.v1.SetPartitionIntakeResponse
-	(*ListNodesRequest)(nil),           // 3: headrace.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),          // 4: headrace.v1.ListNodesResponse
-	(*Node)(nil),                       // 5: headrace.v1.Node
-	(*Alarm)(nil),                      // 6: headrace.v1.Alarm
-	(*ListPartitionsRequest)(nil),      // 7: headrace.v1.ListPartitionsRequest
-	(*ListPartitionsResponse)(nil),     // 8: headrace.v1.ListPartitionsResponse
-	(*Partition)(nil),                  // 9: headrace.v1.Partition
-	nil,                                // 10: headrace.v1.Node.StoreSettingsEntry
-	(*timestamppb.Timestamp)(nil),      // 11: google.protobuf.Timestamp
+	(RestoreSource)(0),                 // 0: headrace.v1.RestoreSource
+	(PartitionIntake)(0),               // 1: headrace.v1.PartitionIntake
+	(*GetClusterStatusRequest)(nil),    // 2: headrace.v1.GetClusterStatusRequest
+	(*GetClusterStatusResponse)(nil),   // 3: headrace.v1.GetClusterStatusResponse
+	(*DatabaseMemory)(nil),             // 4: headrace.v1.DatabaseMemory
+	(*AcceptRestoreRequest)(nil),       // 5: headrace.v1.AcceptRestoreRequest
+	(*AcceptRestoreResponse)(nil),      // 6: headrace.v1.AcceptRestoreResponse
+	(*SetPartitionIntakeRequest)(nil),  // 7: headrace.v1.SetPartitionIntakeRequest
+	(*SetPartitionIntakeResponse)(nil), // 8: headrace.v1.SetPartitionIntakeResponse
+	(*ListNodesRequest)(nil),           // 9: headrace.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),          // 10: headrace.v1.ListNodesResponse
+	(*Node)(nil),                       // 11: headrace.v1.Node
+	(*Alarm)(nil),                      // 12: headrace.v1.Alarm
+	(*ListPartitionsRequest)(nil),      // 13: headrace.v1.ListPartitionsRequest
+	(*ListPartitionsResponse)(nil),     // 14: headrace.v1.ListPartitionsResponse
+	(*Partition)(nil),                  // 15: headrace.v1.Partition
+	nil,                                // 16: headrace.v1.Node.StoreSettingsEntry
+	(*timestamppb.Timestamp)(nil),      // 17: google.protobuf.Timestamp
 }
 var file_headrace_v1_cluster_service_proto_depIdxs = []int32{
-	0,  // 0: headrace.v1.SetPartitionIntakeRequest.intake:type_name -> headrace.v1.PartitionIntake
-	5,  // 1: headrace.v1.ListNodesResponse.nodes:type_name -> headrace.v1.Node
-	11, // 2: headrace.v1.Node.start_time:type_name -> google.protobuf.Timestamp
-	10, // 3: headrace.v1.Node.store_settings:type_name -> headrace.v1.Node.StoreSettingsEntry
-	6,  // 4: headrace.v1.Node.alarms:type_name -> headrace.v1.Alarm
-	11, // 5: headrace.v1.Alarm.since_time:type_name -> google.protobuf.Timestamp
-	9,  // 6: headrace.v1.ListPartitionsResponse.partitions:type_name -> headrace.v1.Partition
-	0,  // 7: headrace.v1.Partition.intake:type_name -> headrace.v1.PartitionIntake
-	11, // 8: headrace.v1.Partition.next_try_time:type_name -> google.protobuf.Timestamp
-	3,  // 9: headrace.v1.ClusterService.ListNodes:input_type -> headrace.v1.ListNodesRequest
-	7,  // 10: headrace.v1.ClusterService.ListPartitions:input_type -> headrace.v1.ListPartitionsRequest
-	1,  // 11: headrace.v1.ClusterService.SetPartitionIntake:input_type -> headrace.v1.SetPartitionIntakeRequest
-	4,  // 12: headrace.v1.ClusterService.ListNodes:output_type -> headrace.v1.ListNodesResponse
-	8,  // 13: headrace.v1.ClusterService.ListPartitions:output_type -> headrace.v1.ListPartitionsResponse
-	2,  // 14: headrace.v1.ClusterService.SetPartitionIntake:output_type -> headrace.v1.SetPartitionIntakeResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	17, // 0: headrace.v1.GetClusterStatusResponse.held_since_time:type_name -> google.protobuf.Timestamp
+	4,  // 1: headrace.v1.GetClusterStatusResponse.databases:type_name -> headrace.v1.DatabaseMemory
+	0,  // 2: headrace.v1.AcceptRestoreRequest.source:type_name -> headrace.v1.RestoreSource
+	1,  // 3: headrace.v1.SetPartitionIntakeRequest.intake:type_name -> headrace.v1.PartitionIntake
+	11, // 4: headrace.v1.ListNodesResponse.nodes:type_name -> headrace.v1.Node
+	17, // 5: headrace.v1.Node.start_time:type_name -> google.protobuf.Timestamp
+	16, // 6: headrace.v1.Node.store_settings:type_name -> headrace.v1.Node.StoreSettingsEntry
+	12, // 7: headrace.v1.Node.alarms:type_name -> headrace.v1.Alarm
+	17, // 8: headrace.v1.Alarm.since_time:type_name -> google.protobuf.Timestamp
+	15, // 9: headrace.v1.ListPartitionsResponse.partitions:type_name -> headrace.v1.Partition
+	1,  // 10: headrace.v1.Partition.intake:type_name -> headrace.v1.PartitionIntake
+	17, // 11: headrace.v1.Partition.next_try_time:type_name -> google.protobuf.Timestamp
+	9,  // 12: headrace.v1.ClusterService.ListNodes:input_type -> headrace.v1.ListNodesRequest
+	13, // 13: headrace.v1.ClusterService.ListPartitions:input_type -> headrace.v1.ListPartitionsRequest
+	7,  // 14: headrace.v1.ClusterService.SetPartitionIntake:input_type -> headrace.v1.SetPartitionIntakeRequest
+	2,  // 15: headrace.v1.ClusterService.GetClusterStatus:input_type -> headrace.v1.GetClusterStatusRequest
+	5,  // 16: headrace.v1.ClusterService.AcceptRestore:input_type -> headrace.v1.AcceptRestoreRequest
+	10, // 17: headrace.v1.ClusterService.ListNodes:output_type -> headrace.v1.ListNodesResponse
+	14, // 18: headrace.v1.ClusterService.ListPartitions:output_type -> headrace.v1.ListPartitionsResponse
+	8,  // 19: headrace.v1.ClusterService.SetPartitionIntake:output_type -> headrace.v1.SetPartitionIntakeResponse
+	3,  // 20: headrace.v1.ClusterService.GetClusterStatus:output_type -> headrace.v1.GetClusterStatusResponse
+	6,  // 21: headrace.v1.ClusterService.AcceptRestore:output_type -> headrace.v1.AcceptRestoreResponse
+	17, // [17:22] is the sub-list for method output_type
+	12, // [12:17] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_cluster_service_proto_init() }
@@ -854,8 +1216,8 @@ func file_headrace_v1_cluster_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_cluster_service_proto_rawDesc), len(file_headrace_v1_cluster_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   10,
+			NumEnums:      2,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,8 @@ const (
 	ClusterService_ListNodes_FullMethodName          = "/headrace.v1.ClusterService/ListNodes"
 	ClusterService_ListPartitions_FullMethodName     = "/headrace.v1.ClusterService/ListPartitions"
 	ClusterService_SetPartitionIntake_FullMethodName = "/headrace.v1.ClusterService/SetPartitionIntake"
+	ClusterService_GetClusterStatus_FullMethodName   = "/headrace.v1.ClusterService/GetClusterStatus"
+	ClusterService_AcceptRestore_FullMethodName      = "/headrace.v1.ClusterService/AcceptRestore"
 )
 
 // ClusterServiceClient is the client API for ClusterService service.
@@ -37,6 +39,10 @@ type ClusterServiceClient interface {
 	// SetPartitionIntake says whether partitions take new tasks. What a draining one holds is still dispatched;
 	// tenants that go to it get another partition in its place. One at least stays active.
 	SetPartitionIntake(ctx context.Context, in *SetPartitionIntakeRequest, opts ...grpc.CallOption) (*SetPartitionIntakeResponse, error)
+	// GetClusterStatus says whether the registry and the databases agree on the configuration, as this node sees it.
+	GetClusterStatus(ctx context.Context, in *GetClusterStatusRequest, opts ...grpc.CallOption) (*GetClusterStatusResponse, error)
+	// AcceptRestore says which is true when they do not. It needs all databases. FAILED_PRECONDITION: they agree.
+	AcceptRestore(ctx context.Context, in *AcceptRestoreRequest, opts ...grpc.CallOption) (*AcceptRestoreResponse, error)
 }
 
 type clusterServiceClient struct {
@@ -77,6 +83,26 @@ func (c *clusterServiceClient) SetPartitionIntake(ctx context.Context, in *SetPa
 	return out, nil
 }
 
+func (c *clusterServiceClient) GetClusterStatus(ctx context.Context, in *GetClusterStatusRequest, opts ...grpc.CallOption) (*GetClusterStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetClusterStatusResponse)
+	err := c.cc.Invoke(ctx, ClusterService_GetClusterStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) AcceptRestore(ctx context.Context, in *AcceptRestoreRequest, opts ...grpc.CallOption) (*AcceptRestoreResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcceptRestoreResponse)
+	err := c.cc.Invoke(ctx, ClusterService_AcceptRestore_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServiceServer is the server API for ClusterService service.
 // All implementations must embed UnimplementedClusterServiceServer
 // for forward compatibility.
@@ -90,6 +116,10 @@ type ClusterServiceServer interface {
 	// SetPartitionIntake says whether partitions take new tasks. What a draining one holds is still dispatched;
 	// tenants that go to it get another partition in its place. One at least stays active.
 	SetPartitionIntake(context.Context, *SetPartitionIntakeRequest) (*SetPartitionIntakeResponse, error)
+	// GetClusterStatus says whether the registry and the databases agree on the configuration, as this node sees it.
+	GetClusterStatus(context.Context, *GetClusterStatusRequest) (*GetClusterStatusResponse, error)
+	// AcceptRestore says which is true when they do not. It needs all databases. FAILED_PRECONDITION: they agree.
+	AcceptRestore(context.Context, *AcceptRestoreRequest) (*AcceptRestoreResponse, error)
 	mustEmbedUnimplementedClusterServiceServer()
 }
 
@@ -108,6 +138,12 @@ func (UnimplementedClusterServiceServer) ListPartitions(context.Context, *ListPa
 }
 func (UnimplementedClusterServiceServer) SetPartitionIntake(context.Context, *SetPartitionIntakeRequest) (*SetPartitionIntakeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetPartitionIntake not implemented")
+}
+func (UnimplementedClusterServiceServer) GetClusterStatus(context.Context, *GetClusterStatusRequest) (*GetClusterStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetClusterStatus not implemented")
+}
+func (UnimplementedClusterServiceServer) AcceptRestore(context.Context, *AcceptRestoreRequest) (*AcceptRestoreResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptRestore not implemented")
 }
 func (UnimplementedClusterServiceServer) mustEmbedUnimplementedClusterServiceServer() {}
 func (UnimplementedClusterServiceServer) testEmbeddedByValue()                        {}
@@ -184,6 +220,42 @@ func _ClusterService_SetPartitionIntake_Handler(srv interface{}, ctx context.Con
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterService_GetClusterStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetClusterStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).GetClusterStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_GetClusterStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).GetClusterStatus(ctx, req.(*GetClusterStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_AcceptRestore_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptRestoreRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).AcceptRestore(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_AcceptRestore_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).AcceptRestore(ctx, req.(*AcceptRestoreRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ClusterService_ServiceDesc is the grpc.ServiceDesc for ClusterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -202,6 +274,14 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetPartitionIntake",
 			Handler:    _ClusterService_SetPartitionIntake_Handler,
+		},
+		{
+			MethodName: "GetClusterStatus",
+			Handler:    _ClusterService_GetClusterStatus_Handler,
+		},
+		{
+			MethodName: "AcceptRestore",
+			Handler:    _ClusterService_AcceptRestore_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
