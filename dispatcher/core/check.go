@@ -79,7 +79,7 @@ func (c *Core) checkEpochs(db *database) {
 // readPause is how long after one epoch read the next one may follow. While the database stalls, or all pushes
 // are held, they wait for something else.
 func (c *Core) readPause(db *database) time.Duration {
-	if db.slow(c.now) || c.hold != "" {
+	if db.slow(c.now) || c.heldFor != "" {
 		return epochReadEvery
 	}
 	return epochReadSoon

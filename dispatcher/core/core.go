@@ -10,10 +10,10 @@ import (
 
 // Core is the state machine of one node. All its methods belong to one goroutine.
 type Core struct {
-	cfg   Config
-	now   time.Time // of the newest call; never goes back
-	trust time.Time // by the membership lease
-	hold  string    // why nothing is pushed; "": it is
+	cfg     Config
+	now     time.Time // of the newest call; never goes back
+	trust   time.Time // by the membership lease
+	heldFor string    // why nothing is pushed; "": it is
 
 	parts     map[uint32]*partition
 	order     []*partition // by number
@@ -98,8 +98,8 @@ func (c *Core) Trust(until time.Time) { c.trust = later(c.trust, until) }
 // Hold keeps everything from being pushed, and says why; "" ends that. What runs goes on.
 func (c *Core) Hold(now time.Time, why string) {
 	c.enter(now)
-	held := c.hold != ""
-	c.hold = why
+	held := c.heldFor != ""
+	c.heldFor = why
 	if held && why == "" {
 		for _, p := range c.order {
 			c.unpark(p)

@@ -79,7 +79,7 @@ func (c *Core) step(p *pool) bool {
 // mayPush reports whether the owner may push for a partition now: the epoch is trusted, and its
 // database does not stall.
 func (c *Core) mayPush(p *partition) bool {
-	if p.releasing || p.db.slow(c.now) || c.hold != "" {
+	if p.releasing || p.db.slow(c.now) || c.heldFor != "" {
 		return false
 	}
 	return c.now.Before(c.trust) || c.now.Before(p.checkedAt.Add(trustByCheck))

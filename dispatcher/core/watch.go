@@ -159,8 +159,8 @@ func (c *Core) waitReason(it *item) string {
 		return it.lane.flow.paused.Why(f.tenant.name)
 	case f.down.until.After(c.now):
 		return fmt.Sprintf("throttled by %s until %s", f.down.name, f.down.until.UTC().Format(time.RFC3339Nano))
-	case c.hold != "":
-		return c.hold
+	case c.heldFor != "":
+		return c.heldFor
 	case len(f.pools) == 0:
 		return "no executor"
 	case p.db.slow(c.now):
