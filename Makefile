@@ -44,7 +44,7 @@ generate: ## Go code from the protos, with the pinned tools
 generate-check: generate ## fails when the committed generated code is not current
 	git diff --exit-code -- proto
 
-sim: ## one node's simulation: SEED=0x… for one seed, N=… for how many
+sim: ## the cluster's simulation: SEED=0x… for one seed, N=… for how many
 	$(GO) test ./internal/sim -run 'TestSim$$' -count=1 -timeout 60m -v $(if $(SEED),-seed=$(SEED)) -seeds=$(N)
 
 soak: build ## half an hour of load, kills and restarts, with a ledger at the end

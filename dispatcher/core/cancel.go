@@ -169,13 +169,13 @@ func (c *Core) answerAsked(it *item) {
 }
 
 // startEnds returns when an unconfirmed push can't start any more: the shelf life after the beat that
-// it names.
+// it names, by the executor's clock, which may be slower than ours by a tenth.
 func (c *Core) startEnds(it *item) time.Time {
 	y := it.try
 	if y.beatAt.IsZero() { // of an earlier owner
 		return it.part.raisedAt.Add(c.cfg.Grace)
 	}
-	return y.beatAt.Add(c.cfg.ShelfLife)
+	return y.beatAt.Add(c.cfg.ShelfLife * 11 / 10)
 }
 
 // cancelEnds returns when a cancelled try ends although nobody reports it: the grace after the executor

@@ -127,12 +127,12 @@ func (cs *clients) draw(f *functionPlan) *spec {
 }
 
 // rows makes the tasks of a request, as the api does for each send.
-func (r *request) rows(w *world) (ts []*store.Task) {
+func (r *request) rows(now time.Time) (ts []*store.Task) {
 	for _, s := range r.specs {
 		t := &store.Task{
 			Tenant: r.tenant, Function: s.function.name, ClientID: s.clientID, RequestID: r.id,
 			Payload: s.payload, PayloadSize: len(s.payload), Priority: s.priority, Band: s.band,
-			DueAt: w.time().Add(s.delay), StartTTL: s.startTTL,
+			DueAt: now.Add(s.delay), StartTTL: s.startTTL,
 		}
 		t.FirstDueAt = t.DueAt
 		if s.deadline > 0 {
@@ -155,8 +155,8 @@ func (cs *clients) send(r *request) {
 	}
 	r.sends++
 	again := func(d time.Duration) { w.after(d, func() { cs.send(r) }) }
-	n := w.etcd.owner(r.partition)
-	if n == nil || !n.up || w.faulty(faultLostAnswer) && w.chance(10) {
+	n := w.route(r.partition)
+	if n == nil || w.faulty(faultLostAnswer) && w.chance(10) {
 		again(w.between(100*time.Millisecond, 2*time.Second)) // never sent, or lost before it was read
 		return
 	}
@@ -191,7 +191,7 @@ func (cs *clients) send(r *request) {
 		w.log("", "submit", "%s to %s: request %s, %d tasks, partition %d, retry %v", r.tenant, n.name, r.id, len(r.specs), r.partition, retry)
 		n.call("submit", func(now time.Time) {
 			n.core.Submit(now, &core.Submit{Reply: reply, Tenant: r.tenant, Partition: r.partition, RequestID: r.id,
-				Retry: retry, Candidates: candidates, Tasks: r.rows(w)})
+				Retry: retry, Candidates: candidates, Tasks: r.rows(now)})
 		})
 	})
 }
@@ -233,13 +233,13 @@ func (cs *clients) answered(r *request, sends int, retry bool, a core.SubmitAnsw
 // watch opens a wait at the owner, until it gives the end.
 func (cs *clients) watch(id task.ID) {
 	w := cs.w
-	n := w.etcd.owner(id.Partition())
-	if n == nil || !n.up || n.parts[id.Partition()] != partOwned {
+	n := w.route(id.Partition())
+	if n == nil || !n.owns[id.Partition()] {
 		w.after(500*time.Millisecond, func() { cs.watch(id) })
 		return
 	}
 	wt := &watch{id: id}
-	life, acquired := n.life, n.acquires[id.Partition()]
+	life, tenure := n.life, n.tenure[id.Partition()]
 	w.on(&n.process, w.around(w.plan.delay), func() {
 		cs.watchIDs++
 		n.watches[cs.watchIDs] = wt
@@ -252,7 +252,7 @@ func (cs *clients) watch(id task.ID) {
 		if wt.done {
 			return
 		}
-		if !n.up || n.life != life || n.acquires[id.Partition()] != acquired {
+		if !n.up || n.life != life || !n.owns[id.Partition()] || n.tenure[id.Partition()] != tenure {
 			wt.done = true
 			cs.watch(id)
 			return
@@ -305,7 +305,7 @@ func (cs *clients) sendCancel(c *cancel) {
 	}
 	c.sends++
 	sends := c.sends
-	n := w.etcd.owner(c.id.Partition())
+	n := w.route(c.id.Partition())
 	again := func(d time.Duration) {
 		w.after(d, func() {
 			if c.sends == sends {
@@ -313,7 +313,7 @@ func (cs *clients) sendCancel(c *cancel) {
 			}
 		})
 	}
-	if n == nil || !n.up {
+	if n == nil {
 		again(w.between(100*time.Millisecond, time.Second))
 		return
 	}

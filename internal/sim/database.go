@@ -1,14 +1,11 @@
 package sim
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
-	"github.com/headrace/headrace/internal/mutant"
 	"github.com/headrace/headrace/store"
 )
 
@@ -16,22 +13,24 @@ var background = context.Background()
 
 // storeDelay draws how long the database takes for something, and whether a node reaches it at all. What
 // an isolated node has sent either ends with an error or arrives when the isolation is over.
-func (n *node) storeDelay(mean time.Duration) (d time.Duration, ok bool) {
+func (n *node) storeDelay(db core.Database, mean time.Duration) (d time.Duration, ok bool) {
 	w := n.w
 	d = w.around(mean)
-	if !w.calm && w.slowUntil > w.now {
-		d += w.slowUntil - w.now
+	if !w.calm && w.slowUntil[db] > w.now {
+		d += w.slowUntil[db] - w.now
 	}
-	if n.isolated() {
+	if n.withoutStore() {
 		if w.chance(2) {
 			return w.between(0, 2*time.Second), false
 		}
-		d += n.alone - w.now
+		d += n.noStore - w.now
 	}
 	return d, true
 }
 
-// commit sends a batch to the database and brings the answer back, if there is one.
+// commit sends a batch to the database and brings the answer back, if there is one. A batch may be held up on its
+// way, for longer than its node is the owner, or even lives; and an answer that nobody knows the outcome may come
+// before the outcome.
 func (n *node) commit(c *core.Commit) {
 	w, life, sentAt := n.w, n.life, n.clock(n.w.now)
 	w.log(n.name, "commit", "%s", batchText(c.Batch))
@@ -41,7 +40,15 @@ func (n *node) commit(c *core.Commit) {
 		})
 	}
 	w.on(&n.process, 0, func() {
-		d, ok := n.storeDelay(w.plan.commit)
+		d, ok := n.storeDelay(c.Database, w.plan.commit)
+		if w.faulty(faultHeld) && w.chance(60) {
+			held := w.between(0, 15*time.Second)
+			d += held
+			w.log("db", "held", "a commit of %s, %v", n.name, held)
+			if w.faulty(faultNodePause) && w.chance(2) {
+				w.pause(&n.process, held)
+			}
+		}
 		w.after(d, func() {
 			dead := !n.up || n.life != life
 			switch {
@@ -49,13 +56,16 @@ func (n *node) commit(c *core.Commit) {
 				answer(nil, fmt.Errorf("simulated: %w", store.ErrUnknown))
 			case dead && w.chance(2):
 				w.log("db", "vanished", "a commit of %s", n.name)
-			case !w.calm && w.fullUntil > w.now:
+			case !w.calm && w.fullUntil[c.Database] > w.now:
 				answer(nil, fmt.Errorf("simulated: %w", store.ErrFull))
 			case w.faulty(faultUnknown) && w.chance(25):
-				if w.chance(2) {
-					w.apply(n, c.Batch)
-				}
 				w.log("db", "unknown", "a commit of %s", n.name)
+				switch w.rand.IntN(3) {
+				case 0:
+					w.apply(n, c.Batch)
+				case 1: // while the next owner reads, or later
+					w.after(w.around(w.plan.commit*4), func() { w.apply(n, c.Batch) })
+				}
 				answer(nil, fmt.Errorf("simulated: %w", store.ErrUnknown))
 			default:
 				answer(w.apply(n, c.Batch), nil)
@@ -66,14 +76,6 @@ func (n *node) commit(c *core.Commit) {
 
 // apply is the moment at which a batch reaches the disk.
 func (w *world) apply(n *node, b *store.Batch) []store.PartResult {
-	if mutant.On("unfenced-commit") {
-		c := *b
-		c.Parts = slices.Clone(b.Parts)
-		for i := range c.Parts {
-			c.Parts[i].Epoch, _ = w.store.Epoch(background, c.Parts[i].Partition)
-		}
-		b = &c
-	}
 	rs, err := w.store.Commit(background, b)
 	if err != nil {
 		w.fail("commit to the map store: %v", err)
@@ -91,8 +93,12 @@ func (w *world) apply(n *node, b *store.Batch) []store.PartResult {
 
 func (n *node) load(l *core.Load) {
 	w, life := n.w, n.life
+	if l.Kind == core.LoadRequest && l.Epoch == 0 {
+		n.elsewhere(l)
+		return
+	}
 	w.on(&n.process, 0, func() {
-		d, ok := n.storeDelay(w.plan.commit)
+		d, ok := n.storeDelay(l.Database, w.plan.commit)
 		w.after(d, func() {
 			a := core.LoadAnswer{Err: errDown}
 			if ok {
@@ -109,7 +115,7 @@ func (n *node) load(l *core.Load) {
 }
 
 func (w *world) read(l *core.Load) (a core.LoadAnswer) {
-	if w.faulty(faultRead) && w.chance(5) {
+	if w.badRead(5) {
 		a.Err = fmt.Errorf("simulated: %w", errDown)
 		return a
 	}
@@ -134,7 +140,7 @@ func (w *world) read(l *core.Load) (a core.LoadAnswer) {
 func (n *node) epochRead(r *core.EpochRead) {
 	w, life, sentAt := n.w, n.life, n.clock(n.w.now)
 	w.on(&n.process, 0, func() {
-		d, ok := n.storeDelay(w.plan.commit/2 + 100*time.Microsecond)
+		d, ok := n.storeDelay(r.Database, w.plan.commit/2+100*time.Microsecond)
 		w.after(d, func() {
 			var err error
 			epochs := make([]store.Epoch, len(r.Partitions))
@@ -156,8 +162,11 @@ func (n *node) epochRead(r *core.EpochRead) {
 	})
 }
 
+// badRead draws whether a read fails.
+func (w *world) badRead(oneIn int) bool { return w.faulty(faultRead) && w.chance(oneIn) }
+
 func (w *world) readEpoch(p uint32) (store.Epoch, error) {
-	if w.faulty(faultRead) && w.chance(10) {
+	if w.badRead(10) {
 		return 0, fmt.Errorf("simulated: %w", errDown)
 	}
 	return w.store.Epoch(background, p)
@@ -185,19 +194,4 @@ func (w *world) released(p uint32) store.Epoch {
 		return 0
 	}
 	return rec.Partition.Released
-}
-
-func (w *world) recoverPartition(p uint32) (*store.Recovered, []store.FlowStat, error) {
-	if w.faulty(faultRead) && w.chance(10) {
-		return nil, nil, fmt.Errorf("simulated: %w", errDown)
-	}
-	rec, err := w.store.Recover(background, p)
-	if err != nil {
-		return nil, nil, err
-	}
-	flows, err := w.store.Flows(background, p)
-	slices.SortFunc(flows, func(a, b store.FlowStat) int { // the contract promises no order; a seed needs one
-		return cmp.Or(cmp.Compare(a.Flow.Tenant, b.Flow.Tenant), cmp.Compare(a.Flow.Function, b.Flow.Function), cmp.Compare(a.Flow.Band, b.Flow.Band))
-	})
-	return rec, flows, err
 }

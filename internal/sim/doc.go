@@ -6,12 +6,18 @@
 // with an error or not at all, moves partitions, and lets submitters try again. All of it is drawn from
 // the seed, so that a seed is a story that can be told again, line by line.
 //
-//	        submit, cancel, watch            messages, each direction in order
-//	client ───────────────────▶ node ◀──────────────────────────▶ executor
-//	        answers may be lost  │ core.Core    streams are cut     │ engine.Engine
-//	                             ▼                                  ▼
-//	         commits, loads, epoch reads                     handlers: succeed, fail, hang,
-//	                 memstore                                throttle, ignore their cancel
+//	 any node is the door        messages, each direction in order
+//	client ───────────────▶ node ◀──────────────────────────────▶ executor
+//	        answers may be    │ core.Core, ownership.Table           │ engine.Engine
+//	        lost; nodes ask   │ ownership.Acquire (R10)              ▼
+//	        each other        ├──▶ registry: leases, keys,        handlers: succeed, fail, hang,
+//	                          │    watches that are late             throttle, ignore their cancel
+//	                          └──▶ memstore: commits, loads, epochs
+//
+// What the real thing does with goroutines is a model here: the registry and a node's membership follow
+// the rules of shard/member and use its assignment; what a node does with what it wins and loses is
+// the code that runs in package dispatcher. An acquisition is a coroutine (iter.Pull) that stops at each
+// piece of I/O until the world answers.
 //
 // Beside the world stands the oracle (oracle.go): it sees every row that reaches the store, every start
 // and end of a handler, every answer, and knows at each step what takeover.md allows. It shares no
@@ -22,7 +28,7 @@
 // a bounded virtual time: every accepted task terminal, nothing held by an engine, nothing in use.
 //
 // What it does not cover: goroutines, gRPC, real stores, the shells' own code (package testcluster and
-// the end-to-end tests do), limits and fairness between tenants.
+// the end-to-end tests do), placement, limits and fairness between tenants.
 //
 // Nothing here may read a clock, start a goroutine or depend on the order of a map.
 package sim

@@ -19,10 +19,11 @@ type executor struct {
 	w        *world
 	engine   *engine.Engine
 	streams  map[engine.SessionID]*stream // open at this end
-	tickAt   time.Duration
 	draining bool
 	running  []*handler      // in the order of their starts
 	apart    []time.Duration // from each node: until when it can't be reached
+	guide    int             // index of the node whose directory it follows
+	owners   *snapshot       // that directory, as it last came
 }
 
 // handler is one run of a function.
@@ -39,16 +40,13 @@ type handler struct {
 }
 
 func newExecutor(w *world, i int) *executor {
-	return &executor{process: process{name: fmt.Sprintf("x%d", i+1), rate: 1}, w: w, apart: make([]time.Duration, w.plan.nodes)}
+	return &executor{process: newProcess(fmt.Sprintf("x%d", i+1)), w: w, apart: make([]time.Duration, w.plan.nodes)}
 }
 
 func (x *executor) start() {
 	w := x.w
 	x.up, x.draining, x.tickAt, x.pausedUntil = true, false, 0, 0
 	x.life++
-	if w.plan.faults[faultDrift] && x.life == 1 {
-		x.rate = 0.98 + 0.04*w.rand.Float64() // one rate for all its lives: its clock belongs to the machine
-	}
 	x.streams = map[engine.SessionID]*stream{}
 	x.running = nil
 	var id [16]byte
@@ -62,7 +60,7 @@ func (x *executor) start() {
 		name = "x"
 	}
 	x.engine = engine.New(engine.Config{ExecutorID: id, Name: name, Slots: w.plan.slots, Functions: w.plan.declarations()})
-	w.log(x.name, "start", "life %d, id %x, clock rate %.3f", x.life, id[:4], x.rate)
+	w.log(x.name, "start", "life %d, id %x", x.life, id[:4])
 	x.directory()
 }
 
@@ -120,6 +118,7 @@ func (x *executor) directory() {
 			return
 		}
 	}
+	x.follow()
 	for _, n := range w.nodes {
 		var st *stream
 		for _, s := range w.streams {
@@ -128,8 +127,8 @@ func (x *executor) directory() {
 			}
 		}
 		owns := false
-		for p := range w.etcd.holders {
-			owns = owns || w.etcd.owner(uint32(p)) == n
+		for p := range w.plan.partitions {
+			owns = owns || x.owners.owner(uint32(p)) == n
 		}
 		switch {
 		case st == nil && n.up && n.pausedUntil <= w.now && owns && !n.draining && w.reach(x, n):
@@ -139,6 +138,18 @@ func (x *executor) directory() {
 			st.closeByExecutor()
 		}
 	}
+}
+
+// follow takes the directory of its guide, and looks for another one when that can't be reached, or has nothing
+// to say: a node that is cut off from the registry sheds its followers.
+func (x *executor) follow() {
+	w := x.w
+	n := w.nodes[x.guide]
+	if !n.up || n.pausedUntil > w.now || !w.reach(x, n) || n.membership.view == nil || n.withoutRegistry() || w.chance(50) {
+		x.guide = w.rand.IntN(len(w.nodes))
+		return
+	}
+	x.owners = n.membership.view
 }
 
 // call is one entry into the engine, with what it asks for.
@@ -255,7 +266,7 @@ func (h *handler) draw() time.Duration {
 	if w.chance(4) {
 		h.obeys = w.around(300 * time.Millisecond)
 	}
-	h.obeys = min(h.obeys, 1500*time.Millisecond)
+	h.obeys = min(h.obeys, w.plan.patience(&h.plan.policy)/2)
 	if w.faulty(faultStubborn) && w.chance(5) {
 		h.obeys = -1
 	}

@@ -78,8 +78,7 @@ func (w *world) strike(kind string, now bool) bool {
 			if w.faulty(faultNodePause) && w.chance(2) {
 				w.pause(&n.process, d/3)
 			} else {
-				n.alone = w.now + d
-				w.log("net", "isolate", "%s, %v", n.name, d)
+				n.isolate(d)
 			}
 			if w.chance(2) { // and somebody hears only what it says
 				for _, other := range w.nodes {
@@ -91,26 +90,30 @@ func (w *world) strike(kind string, now bool) bool {
 		}
 	case faultLease:
 		act = func() {
-			if n := w.nodes[pick()%len(w.nodes)]; n.up && n.lease != nil {
+			if n := w.nodes[pick()%len(w.nodes)]; n.up && n.membership.lease != nil {
 				w.log("etcd", "revoke", "the lease of %s", n.name)
-				w.etcd.revoke(n.lease)
+				w.registry.revoke(n.membership.lease)
 			}
+		}
+	case faultRegistry:
+		act = func() {
+			w.registry.down = w.now + w.between(time.Second, 40*time.Second)
+			w.log("etcd", "down", "until %v", w.registry.down)
+		}
+	case faultPeers:
+		act = func() {
+			w.apartPeers(w.nodes[pick()%len(w.nodes)], w.nodes[pick()%len(w.nodes)], w.between(2*time.Second, 30*time.Second))
 		}
 	case faultFull:
-		act = func() { w.fullUntil = w.now + w.around(3*time.Second) }
+		act = func() { w.fullUntil[pick()%len(w.fullUntil)] = w.now + w.around(3*time.Second) }
 	case faultSlow:
 		act = func() {
-			w.slowUntil = w.now + w.around(3*time.Second)
-			w.log("db", "slow", "until %v", w.slowUntil)
+			db := pick() % len(w.slowUntil)
+			w.slowUntil[db] = w.now + w.around(3*time.Second)
+			w.log("db", "slow", "database %d until %v", db, w.slowUntil[db])
 		}
 	case faultMove:
-		act = func() {
-			to := pick() % len(w.nodes)
-			for p := range w.etcd.desired { // all: an idle node would keep an executor's credit
-				w.etcd.desired[p] = to
-			}
-			w.log("etcd", "assign", "everything to %s", w.nodes[to].name)
-		}
+		act = func() { w.registry.turn() }
 	case faultDrain:
 		act = func() {
 			if w.chance(2) {
@@ -126,6 +129,19 @@ func (w *world) strike(kind string, now bool) bool {
 		act()
 	}
 	return true
+}
+
+// isolate cuts a node off from the databases, the registry, or both.
+func (n *node) isolate(d time.Duration) {
+	w := n.w
+	from := w.rand.IntN(4)
+	if from != 1 {
+		n.noStore = w.now + d
+	}
+	if from != 2 {
+		n.noRegistry = w.now + d
+	}
+	w.log("net", "isolate", "%s from %s, %v", n.name, []string{"both", "the registry", "the databases", "both"}[from], d)
 }
 
 // split lets nothing pass between an executor and a node: at first messages wait, then streams break.
@@ -238,17 +254,8 @@ func (w *world) restless() string {
 			return sprint("%s holds %d tries", x.name, n)
 		}
 	}
-	for p := range w.etcd.holders {
-		n := w.etcd.owner(uint32(p))
-		if n == nil || !n.up || n.parts[p] != partOwned {
-			return sprint("partition %d has no owner", p)
-		}
-		newest, _ := w.store.Epoch(background, uint32(p))
-		for _, s := range n.core.Stats() {
-			if s.Partition == uint32(p) && s.Epoch != newest {
-				return sprint("%s owns partition %d under epoch %d, the newest is %d", n.name, p, s.Epoch, newest)
-			}
-		}
+	if why := w.unowned(); why != "" {
+		return why
 	}
 	for _, n := range w.nodes {
 		if !n.up {

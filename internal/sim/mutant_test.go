@@ -33,7 +33,7 @@ var trials = []trial{
 	// pushes, epochs, processes (R4-R6)
 	{"no-session-binding", 1500, ""},
 	{"no-shelf-life", 1500, ""},
-	{"epoch-unchecked", 4000, "lease,node-pause,cancel,exec-pause,stall"},
+	{"epoch-unchecked", 2000, "lease,watch,node-pause"},
 	{"answer-raises-nothing", 1000, ""},
 	{"same-executor-id", 50, ""},
 	// beats and orphans (R7-R9)
@@ -44,8 +44,8 @@ var trials = []trial{
 	// acquire and commit (R10, R11)
 	{"load-before-raise", 3000, "lease,move,node-pause"},
 	{"unfenced-commit", 500, ""},
-	{"fenced-keeps", 2000, "lease,node-pause"},
-	{"no-idle-check", 2000, "lease,node-pause,slow"},
+	{"fenced-keeps", 1000, "registry,lease,node-pause,watch"},
+	{"no-idle-check", 1000, "registry,lease,node-pause,watch"},
 	{"unknown-failed", 50, ""},
 	{"unknown-done", 100, ""},
 	// takeover and adoption (R12-R15)

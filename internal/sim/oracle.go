@@ -95,7 +95,7 @@ func (r *run) alive() bool { return !r.ended && !r.dead }
 func (r *run) held() bool { return !r.dead && !r.void && r.x.up && r.x.life == r.life }
 
 // stood is how long the process has been stopped since the run began.
-func (r *run) stood() time.Duration { return r.x.stopped - r.standing }
+func (r *run) stood() time.Duration { return r.x.stood - r.standing }
 
 // recorded reports whether the run's record is on disk.
 func (r *run) recorded() bool {
@@ -133,7 +133,7 @@ func (o *oracle) raised(p uint32, e store.Epoch, orderly bool) {
 func (o *oracle) started(x *executor, et *engineTry) *run {
 	w, p := o.w, et.Push
 	o.starts++
-	r := &run{token: et.Token, x: x, life: x.life, startedAt: w.now, standing: x.stopped, adopted: map[store.Epoch]bool{},
+	r := &run{token: et.Token, x: x, life: x.life, startedAt: w.now, standing: x.stood, adopted: map[store.Epoch]bool{},
 		timeout: time.Duration(p.TimeoutMicros) * time.Microsecond}
 	t := o.tasks[et.ID]
 	if t == nil {
@@ -147,7 +147,8 @@ func (o *oracle) started(x *executor, et *engineTry) *run {
 	row := t.row
 	name := short(et.ID) + " " + tokenText(et.Token)
 	due := row.DueAt.Sub(epoch)
-	const margin = time.Millisecond
+	skew := w.plan.skew()
+	margin := time.Millisecond + skew
 	switch {
 	case o.tokens[partToken{et.ID.Partition(), et.Token}]:
 		w.fail("P2: token %s starts twice", name)
@@ -163,9 +164,9 @@ func (o *oracle) started(x *executor, et *engineTry) *run {
 		w.fail("P6: %s starts after its cancel was answered", name)
 	case w.now+margin < due:
 		w.fail("P6: %s starts %v before it is due", name, due-w.now)
-	case !row.Deadline.IsZero() && w.now > row.Deadline.Sub(epoch)+expirySlack:
+	case !row.Deadline.IsZero() && w.now > row.Deadline.Sub(epoch)+expirySlack+skew:
 		w.fail("P6: %s starts %v after its deadline", name, w.now-row.Deadline.Sub(epoch))
-	case row.StartTTL > 0 && len(t.runs) == 0 && w.now > row.FirstDueAt.Add(row.StartTTL).Sub(epoch)+expirySlack:
+	case row.StartTTL > 0 && len(t.runs) == 0 && w.now > row.FirstDueAt.Add(row.StartTTL).Sub(epoch)+expirySlack+skew:
 		w.fail("P6: %s starts %v after its start TTL", name, w.now-row.FirstDueAt.Add(row.StartTTL).Sub(epoch))
 	case p.Tenant != row.Tenant || p.Function != row.Function:
 		w.fail("P7: %s starts as %s/%s and is %s/%s", name, p.Tenant, p.Function, row.Tenant, row.Function)
@@ -228,9 +229,9 @@ func (o *oracle) together(old, r *run) {
 }
 
 // excused reports whether a run that goes on is beyond what the protocol can do about: its handler does
-// not obey, or its process stood still for longer than the margin of R7.
+// not obey, or its process stood still for longer than the fifth of R7 leaves.
 func (o *oracle) excused(r *run) bool {
-	return r.stubborn && r.stoppedAt > 0 || r.stood() > 1500*time.Millisecond
+	return r.stubborn && r.stoppedAt > 0 || r.stood() > o.w.plan.patience(&r.t.spec.function.policy)/2
 }
 
 // payload judges what a handler gets (I8).
@@ -264,7 +265,8 @@ func (o *oracle) stopped(x *executor, c engineCancel) {
 		o.disturbed(r, "it is told to stop as stale")
 	case causeOrphaned:
 		heard := max(o.heardAt[key{x, x.life, c.Try.ID.Partition()}], r.beatAt)
-		least := min(r.t.orphan(), task.DefaultOrphanTimeout) * 8 / 10 * 97 / 100
+		least := min(r.t.orphan(), task.DefaultOrphanTimeout) * 8 / 10
+		least = o.w.plan.least(least) - 5*time.Millisecond
 		if quiet := o.w.now - heard; quiet < least {
 			o.w.fail("P4: %s %s orphans itself %v after its owner's answer", short(c.Try.ID), tokenText(r.token), quiet)
 		}
@@ -277,7 +279,7 @@ func (o *oracle) disturbed(r *run, how string) {
 	if t == nil || r.token != t.newest || !r.token.After(t.row.LastToken) || t.row.State.Terminal() {
 		return
 	}
-	if c := t.row.Cancel; c != nil && o.w.now >= c.At.Sub(epoch)+t.spec.function.policy.WithDefaults().CancelGrace {
+	if c := t.row.Cancel; c != nil && o.w.now+o.w.plan.skew() >= c.At.Sub(epoch)+o.w.plan.least(t.spec.function.policy.WithDefaults().CancelGrace) {
 		return // it ends as cancelled, whatever it does
 	}
 	es := o.raises[t.row.ID.Partition()]

@@ -145,8 +145,9 @@ func (o *oracle) changed(part *store.Part, t *truth, row *store.Task) {
 		}
 		o.asQueued(part, t, row, name)
 	case task.Expired:
-		ttl := row.StartTTL > 0 && w.time().After(row.FirstDueAt.Add(row.StartTTL).Add(-time.Millisecond))
-		deadline := !row.Deadline.IsZero() && w.time().After(row.Deadline.Add(-time.Millisecond))
+		by := w.time().Add(time.Millisecond + w.plan.skew())
+		ttl := row.StartTTL > 0 && by.After(row.FirstDueAt.Add(row.StartTTL))
+		deadline := !row.Deadline.IsZero() && by.After(row.Deadline)
 		if !ttl && !deadline {
 			w.fail("%s expires before its time", name)
 		}
@@ -165,7 +166,7 @@ func (o *oracle) asQueued(part *store.Part, t *truth, row *store.Task, name stri
 		}
 		passed := false
 		for _, ra := range r.unsure {
-			passed = passed || ra.epoch <= part.Epoch && !r.adopted[ra.epoch] && o.w.now >= ra.at+1500*time.Millisecond
+			passed = passed || ra.epoch <= part.Epoch && !r.adopted[ra.epoch] && o.w.now >= ra.at+o.w.plan.least(1500*time.Millisecond)
 		}
 		if !passed {
 			o.w.fail("R16: %s is cancelled as if it were queued, and %s holds %s", name, r.x.name, tokenText(r.token))
@@ -180,7 +181,7 @@ func (o *oracle) spent(t *truth, row *store.Task, by *run, name string) {
 	case by == nil:
 		w.fail("P5: %s spends an attempt, and %s has not started", name, tokenText(row.LastToken))
 	case by.reported && (by.class == task.Retryable || by.class == task.NonRetryable || by.class == task.Timeout):
-	case by.timeout > 0 && w.now-by.startedAt >= by.timeout*96/100: // by the owner's own clock (R18)
+	case by.timeout > 0 && w.now-by.startedAt >= w.plan.least(by.timeout): // by the owner's own clock (R18)
 	default:
 		w.fail("P5: %s spends an attempt for %s, whose handler did not fail", name, tokenText(by.token))
 	}
@@ -210,7 +211,7 @@ func (o *oracle) lostTry(part *store.Part, t *truth, row *store.Task, by *run, n
 // silent reports whether the process of a run was not answered for the orphan timeout: now, or some time
 // ago, since a decision takes its time to reach the disk and the executor may come back meanwhile.
 func (o *oracle) silent(part *store.Part, t *truth, row *store.Task, by *run) (quiet time.Duration, ok bool) {
-	least := min(t.orphan(), task.DefaultOrphanTimeout) * 98 / 100
+	least := o.w.plan.least(min(t.orphan(), task.DefaultOrphanTimeout)) - 10*time.Millisecond
 	k := key{by.x, by.life, row.ID.Partition()}
 	for _, s := range o.silences[k] {
 		if s.to > by.startedAt && s.to-s.from >= least {

@@ -19,26 +19,30 @@ const (
 	faultExecPause  = "exec-pause"  // SIGSTOP of an executor and its handlers
 	faultCut        = "cut"         // a stream ends: messages are lost or still arrive late
 	faultSplit      = "split"       // an executor can't reach a node for a while
-	faultIsolate    = "isolate"     // a node can't reach database and etcd, and some executor nobody else
+	faultIsolate    = "isolate"     // a node can't reach databases, etcd or both, and some executor nobody else
+	faultPeers      = "peers"       // two nodes can't reach each other
 	faultStall      = "stall"       // a stream delivers nothing for a while, then everything
 	faultLostAnswer = "lost-answer" // a submitter's call or answer is lost: it tries again
 	faultUnknown    = "unknown"     // commits whose outcome nobody tells
+	faultHeld       = "held"        // a commit is held up on its way
 	faultFull       = "full"        // the disk is full for a while
 	faultSlow       = "slow"        // the database stalls
 	faultRead       = "read"        // reads fail
 	faultMove       = "move"        // partitions change their owner in order
 	faultLease      = "lease"       // keep-alives are lost, leases revoked: a node loses its keys while it runs
+	faultRegistry   = "registry"    // nobody reaches etcd
+	faultWatch      = "watch"       // nodes hear late of what changes in etcd
 	faultDrain      = "drain"       // nodes and executors shut down in order
 	faultCancel     = "cancel"      // tasks are cancelled
 	faultFail       = "fail"        // handlers fail, finally too
 	faultThrottle   = "throttle"    // handlers throttle and snooze
 	faultHang       = "hang"        // handlers outlive their timeout
 	faultStubborn   = "stubborn"    // handlers don't obey a cancel
-	faultDrift      = "drift"       // executors' clocks run at other rates, up to 4 %
+	faultDrift      = "drift"       // clocks are off by seconds, and their rates differ by up to 10 %
 )
 
-var faultKinds = []string{faultNodeCrash, faultNodePause, faultExecCrash, faultExecPause, faultCut, faultSplit, faultIsolate, faultStall, faultLostAnswer,
-	faultUnknown, faultFull, faultSlow, faultRead, faultMove, faultLease, faultDrain, faultCancel, faultFail, faultThrottle,
+var faultKinds = []string{faultNodeCrash, faultNodePause, faultExecCrash, faultExecPause, faultCut, faultSplit, faultIsolate, faultPeers, faultStall, faultLostAnswer,
+	faultUnknown, faultHeld, faultFull, faultSlow, faultRead, faultMove, faultLease, faultRegistry, faultWatch, faultDrain, faultCancel, faultFail, faultThrottle,
 	faultHang, faultStubborn, faultDrift}
 
 // a functionPlan is one function with the character of its handlers.
@@ -55,6 +59,8 @@ type plan struct {
 	nodes      int
 	executors  int
 	partitions int
+	databases  int
+	sole       bool // one node, which revokes its predecessor's lease
 	slots      int
 	tasks      int
 	functions  []functionPlan
@@ -62,6 +68,7 @@ type plan struct {
 	every      time.Duration // between two faults, on average
 	delay      time.Duration // of a message, on average
 	commit     time.Duration // of a commit, on average
+	joinDelay  time.Duration // before a leader moves partitions to a new node
 	bursts     bool          // tasks come in bursts
 	sameName   bool          // all executors have one name
 	delayed    bool          // some tasks have due times, TTLs, deadlines
@@ -73,9 +80,10 @@ type plan struct {
 func newPlan(seed uint64, r *rand.Rand, without, only []string) *plan {
 	p := &plan{
 		seed:       seed,
-		nodes:      1 + r.IntN(2),
+		nodes:      1 + r.IntN(3),
 		executors:  1 + r.IntN(3),
-		partitions: 1 + r.IntN(3),
+		partitions: 1 + r.IntN(4),
+		databases:  1 + r.IntN(2),
 		slots:      1 + r.IntN(6),
 		tasks:      5 + r.IntN(60),
 		busy:       time.Duration(20+r.IntN(70)) * time.Second,
@@ -87,6 +95,8 @@ func newPlan(seed uint64, r *rand.Rand, without, only []string) *plan {
 		sameName:   r.IntN(4) == 0,
 		faults:     map[string]bool{},
 	}
+	p.sole = p.nodes == 1 && r.IntN(2) == 0
+	p.joinDelay = time.Duration(r.IntN(5000)) * time.Millisecond
 	if p.bursts {
 		p.tasks += r.IntN(200)
 	}
@@ -141,6 +151,38 @@ func (p *plan) drawFunction(r *rand.Rand, tenant, name string) functionPlan {
 	return f
 }
 
+// database returns the one that holds a partition.
+func (p *plan) database(partition uint32) core.Database {
+	return core.Database(int(partition) % p.databases)
+}
+
+// skew is by how much two processes' clocks may differ.
+func (p *plan) skew() time.Duration {
+	if p.faults[faultDrift] {
+		return 2 * clockSkew
+	}
+	return 0
+}
+
+// least is what a duration by a process's clock is in the world's time, at least.
+func (p *plan) least(d time.Duration) time.Duration {
+	if p.faults[faultDrift] {
+		return time.Duration(float64(d) / (1 + driftMost) * 0.999)
+	}
+	return d * 999 / 1000
+}
+
+// patience is how long a handler of that function may take to obey, and its process may stand still, before
+// two may run at once: what R7 leaves of the orphan timeout, less what clocks differ.
+func (p *plan) patience(f *task.Policy) time.Duration {
+	o := min(f.WithDefaults().OrphanTimeout, task.DefaultOrphanTimeout)
+	left := o / 5
+	if p.faults[faultDrift] {
+		left = o * 11 / 100
+	}
+	return min(max(left-600*time.Millisecond, 50*time.Millisecond), 3*time.Second)
+}
+
 func (p *plan) String() string {
 	var on []string
 	for _, kind := range faultKinds {
@@ -148,6 +190,6 @@ func (p *plan) String() string {
 			on = append(on, kind)
 		}
 	}
-	return fmt.Sprintf("%d nodes, %d executors × %d slots, %d partitions, %d tasks of %d functions in %v, faults: %s",
-		p.nodes, p.executors, p.slots, p.partitions, p.tasks, len(p.functions), p.busy, strings.Join(on, " "))
+	return fmt.Sprintf("%d nodes, %d executors × %d slots, %d partitions in %d databases, %d tasks of %d functions in %v, faults: %s",
+		p.nodes, p.executors, p.slots, p.partitions, p.databases, p.tasks, len(p.functions), p.busy, strings.Join(on, " "))
 }

@@ -12,6 +12,7 @@ import (
 var (
 	flagSeed    = flag.String("seed", "", "run this seed, such as 0x2a; with -seeds: this one and the next")
 	flagSeeds   = flag.Int("seeds", 0, "how many seeds TestSim runs; 0: some from a fixed list, then random ones for a bounded time")
+	flagOn      = flag.Bool("on", false, "with -seed and -seeds: go on after a failure")
 	flagLines   = flag.Int("lines", 400, "how many lines of a failing seed to print")
 	flagBeats   = flag.Bool("beats", false, "print also messages that hold nothing but a beat or its answer")
 	flagWithout = flag.String("without", "", "kinds of faults that don't happen, separated by commas")
@@ -41,7 +42,7 @@ func check(t *testing.T, seed uint64) (ok bool, r Result) {
 	return false, r
 }
 
-// One node, its successor and their executors live through what a seed draws, and keep every promise.
+// Nodes and executors live through what a seed draws, and keep every promise.
 func TestSim(t *testing.T) {
 	began := time.Now()
 	var events uint64
@@ -60,7 +61,7 @@ func TestSim(t *testing.T) {
 			t.Fatalf("-seed=%s: %v", *flagSeed, err)
 		}
 		for i := range uint64(max(*flagSeeds, 1)) {
-			if !run(seed + i) {
+			if !run(seed+i) && !*flagOn {
 				break
 			}
 		}

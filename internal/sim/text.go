@@ -2,12 +2,15 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/headrace/headrace/dispatcher/core"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
@@ -205,3 +208,12 @@ func shortStack() string {
 }
 
 func sprint(format string, args ...any) string { return fmt.Sprintf(format, args...) }
+
+// assignedText says which node each partition is assigned to.
+func assignedText(to map[uint32]shard.NodeID) string {
+	var b strings.Builder
+	for _, p := range slices.Sorted(maps.Keys(to)) {
+		fmt.Fprintf(&b, "p%d=%s ", p, to[p])
+	}
+	return strings.TrimSuffix(b.String(), " ")
+}

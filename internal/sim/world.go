@@ -50,26 +50,6 @@ func Run(seed uint64, o Options) Result {
 	return r
 }
 
-// process is a node or an executor: something that can be stopped and killed.
-type process struct {
-	name        string
-	up          bool
-	life        int           // counts its starts: what an earlier life has scheduled is void
-	pausedUntil time.Duration // SIGSTOP: until then nothing happens in it
-	stopped     time.Duration // how long it has been stopped, in all
-	rate        float64       // of its clock
-}
-
-// clock returns the process's time at a moment of the world.
-func (p *process) clock(at time.Duration) time.Time {
-	return epoch.Add(time.Duration(float64(at) * p.rate))
-}
-
-// when is the inverse: how long from now the process's clock shows t.
-func (w *world) when(p *process, t time.Time) time.Duration {
-	return max(time.Duration(float64(t.Sub(epoch))/p.rate)+1-w.now, 0)
-}
-
 // world is one run.
 type world struct {
 	plan      *plan
@@ -80,15 +60,15 @@ type world struct {
 	trace     trace
 	oracle    oracle
 	store     *memstore.Store
-	etcd      *etcd
+	registry  *registry
 	nodes     []*node
 	executors []*executor
 	streams   []*stream // in the order in which they were opened
 	sessions  core.SessionID
 	clients   clients
-	calm      bool // faults have ended
-	fullUntil time.Duration
-	slowUntil time.Duration
+	calm      bool            // faults have ended
+	fullUntil []time.Duration // by database
+	slowUntil []time.Duration
 	done      bool
 	failure   string
 	stack     string // of a panic
@@ -99,7 +79,8 @@ func newWorld(seed uint64, o Options, traced bool) *world {
 	w.plan = newPlan(seed, w.rand, o.Without, o.Only)
 	w.trace = trace{on: traced, beats: o.Beats, most: max(o.Lines, 1)}
 	w.oracle = newOracle(w)
-	w.etcd = newEtcd(w)
+	w.registry = newRegistry(w)
+	w.fullUntil, w.slowUntil = make([]time.Duration, w.plan.databases), make([]time.Duration, w.plan.databases)
 	for i := range w.plan.nodes {
 		w.nodes = append(w.nodes, newNode(w, i))
 	}
@@ -111,6 +92,11 @@ func newWorld(seed uint64, o Options, traced bool) *world {
 
 // run plays the plan to its end, or to the first failure.
 func (w *world) run() {
+	defer func() {
+		for _, n := range w.nodes {
+			n.stopped() // its coroutines, too
+		}
+	}()
 	defer func() {
 		if r := recover(); r != nil {
 			if w.failure == "" {
@@ -127,6 +113,7 @@ func (w *world) run() {
 	}
 	w.clients.begin(w)
 	w.beginFaults()
+	w.beginDrift()
 	w.after(w.plan.busy, w.calmDown)
 	for w.failure == "" && !w.done && len(w.queue.events) > 0 {
 		e := w.queue.pop()
@@ -177,26 +164,6 @@ func (w *world) time() time.Time { return epoch.Add(w.now) }
 // after schedules something that no process does: the network, etcd, a database.
 func (w *world) after(d time.Duration, run func()) { w.queue.push(w.now+max(d, 0), run) }
 
-// on schedules something that a process does. It does not happen if the process dies before, and waits
-// while the process is stopped.
-func (w *world) on(p *process, d time.Duration, run func()) { w.in(p, p.life, d, run) }
-
-// in is on for a certain life of the process: for the answer to what that life has asked.
-func (w *world) in(p *process, life int, d time.Duration, run func()) {
-	var step func()
-	step = func() {
-		switch {
-		case !p.up || p.life != life:
-		case p.pausedUntil > w.now:
-			// What has gathered happens in about the old order: messages of a stream keep theirs anyway.
-			w.queue.push(p.pausedUntil+w.around(200*time.Microsecond), step)
-		default:
-			run()
-		}
-	}
-	w.queue.push(w.now+max(d, 0), step)
-}
-
 // around draws an exponential duration with a mean, at most ten times as long.
 func (w *world) around(mean time.Duration) time.Duration {
 	return min(time.Duration(w.rand.ExpFloat64()*float64(mean)), 10*mean)
@@ -212,11 +179,3 @@ func (w *world) chance(n int) bool { return w.rand.IntN(n) == 0 }
 
 // faulty reports whether a kind of fault may happen now.
 func (w *world) faulty(kind string) bool { return !w.calm && w.plan.faults[kind] }
-
-func (w *world) pause(p *process, d time.Duration) {
-	if p.up && p.pausedUntil <= w.now {
-		p.pausedUntil = w.now + d
-		p.stopped += d
-		w.log(p.name, "pause", "%v", d)
-	}
-}
