@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
+	"strings"
 
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -115,6 +117,16 @@ type ListOptions struct {
 type Page struct {
 	Tasks []*TaskInfo
 	Next  string // PageToken of the next page; empty: this was the last
+	// Unreachable names databases, nodes or partitions that did not answer: tasks there are missing, or are shown as
+	// they are stored. Empty: the page is complete.
+	Unreachable []string
+}
+
+// An IncompleteError says that a list lacks what could not be reached.
+type IncompleteError struct{ Unreachable []string } // as in Page
+
+func (e *IncompleteError) Error() string {
+	return "the list is not complete, no answer from " + strings.Join(e.Unreachable, ", ")
 }
 
 // List returns a page of tasks, newest first, without payloads and results.
@@ -130,7 +142,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) (Page, error) {
 	if err != nil {
 		return Page{}, fmt.Errorf("list tasks: %w", err)
 	}
-	p := Page{Next: res.NextPageToken}
+	p := Page{Next: res.NextPageToken, Unreachable: res.Unreachable}
 	for _, t := range res.Tasks {
 		p.Tasks = append(p.Tasks, infoOf(t))
 	}
@@ -138,9 +150,11 @@ func (c *Client) List(ctx context.Context, o ListOptions) (Page, error) {
 }
 
 // ListAll returns all tasks that pass the filter, newest first, page by page. A task that changes its
-// state meanwhile may be missed or come twice. An error ends the sequence, as its last pair.
+// state meanwhile may be missed or come twice. An error ends the sequence, as its last pair: *IncompleteError after all
+// tasks that could be read.
 func (c *Client) ListAll(ctx context.Context, o ListOptions) iter.Seq2[*TaskInfo, error] {
 	return func(yield func(*TaskInfo, error) bool) {
+		var missing []string
 		for {
 			p, err := c.List(ctx, o)
 			if err != nil {
@@ -152,7 +166,15 @@ func (c *Client) ListAll(ctx context.Context, o ListOptions) iter.Seq2[*TaskInfo
 					return
 				}
 			}
+			for _, m := range p.Unreachable {
+				if !slices.Contains(missing, m) {
+					missing = append(missing, m)
+				}
+			}
 			if p.Next == "" {
+				if len(missing) > 0 {
+					yield(nil, &IncompleteError{missing})
+				}
 				return
 			}
 			o.PageToken = p.Next

@@ -218,7 +218,7 @@ func (n *Node) build(res *resources) (err error) {
 	n.api, err = api.New(api.Config{
 		Placements: n.placements,
 		NodeID:     string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
-		Databases: n.dbs.stores(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
+		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
 		Load: n.load, Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
 	}, n.router, n.member)
 	if err != nil {

@@ -32,18 +32,19 @@ func (s *Tasks) List(ctx context.Context, req *headracev1.ListRequest) (*headrac
 	if err != nil {
 		return nil, err
 	}
+	r := s.reachOf(req.Tenant)
 	var tasks []*headracev1.Task
 	var last store.Cursor
 	var more bool
 	if f.State == task.Running {
-		tasks, last, more, err = s.listRunning(ctx, f, after, size)
+		tasks, last, more, err = s.listRunning(ctx, r, f, after, size)
 	} else {
-		tasks, last, more, err = s.listStored(ctx, f, after, size)
+		tasks, last, more, err = s.listStored(ctx, r, f, after, size)
 	}
 	if err != nil {
 		return nil, err
 	}
-	res := &headracev1.ListResponse{Tasks: tasks}
+	res := &headracev1.ListResponse{Tasks: tasks, Unreachable: r.unreachable()}
 	if more {
 		res.NextPageToken = s.pageToken(f, last)
 	}
@@ -86,11 +87,11 @@ func listFilter(req *headracev1.ListRequest) (f store.Filter, size int, err erro
 
 // listStored reads rows and lays the owner's view over them. Rows that the owner knows to be in another
 // state than the one asked for are left out, and more are read in their place.
-func (s *Tasks) listStored(ctx context.Context, f store.Filter, after store.Cursor, size int) (out []*headracev1.Task, last store.Cursor, more bool, err error) {
+func (s *Tasks) listStored(ctx context.Context, r *reach, f store.Filter, after store.Cursor, size int) (out []*headracev1.Task, last store.Cursor, more bool, err error) {
 	last = after
 	for range maxRounds {
 		var rows []*store.Task
-		if rows, more, err = s.page(ctx, f, last, size-len(out)); err != nil {
+		if rows, more, err = s.page(ctx, r, f, last, size-len(out)); err != nil {
 			return nil, last, false, err
 		}
 		ids := make([]task.ID, 0, len(rows))
@@ -100,7 +101,7 @@ func (s *Tasks) listStored(ctx context.Context, f store.Filter, after store.Curs
 			}
 		}
 		views, err := s.engine.Views(ctx, ids)
-		if err != nil {
+		if err = r.lacks(err); err != nil {
 			return nil, last, false, fmt.Errorf("look at the owners: %w", err)
 		}
 		for _, t := range rows {
@@ -123,32 +124,14 @@ func (s *Tasks) listStored(ctx context.Context, f store.Filter, after store.Curs
 	return out, last, more, nil
 }
 
-// page reads one page from all databases.
-func (s *Tasks) page(ctx context.Context, f store.Filter, after store.Cursor, size int) (rows []*store.Task, more bool, err error) {
-	for _, db := range s.cfg.Databases {
-		part, partMore, err := db.List(ctx, f, after, size)
-		if err != nil {
-			return nil, false, fmt.Errorf("list tasks: %w", err)
-		}
-		rows, more = append(rows, part...), more || partMore
-	}
-	if len(s.cfg.Databases) > 1 {
-		slices.SortFunc(rows, newestFirst)
-		if len(rows) > size {
-			rows, more = rows[:size], true
-		}
-	}
-	return rows, more, nil
-}
-
 func newestFirst(a, b *store.Task) int {
 	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), b.ID.Compare(a.ID))
 }
 
 // listRunning asks the owners: no store knows what runs.
-func (s *Tasks) listRunning(ctx context.Context, f store.Filter, after store.Cursor, size int) (out []*headracev1.Task, last store.Cursor, more bool, err error) {
-	views, err := s.engine.Running(ctx, f.Tenant, f.Function, maxRunning)
-	if err != nil {
+func (s *Tasks) listRunning(ctx context.Context, r *reach, f store.Filter, after store.Cursor, size int) (out []*headracev1.Task, last store.Cursor, more bool, err error) {
+	views, err := s.engine.Running(ctx, f.Tenant, f.Function, r.partitions, maxRunning)
+	if err = r.lacks(err); err != nil {
 		return nil, last, false, fmt.Errorf("ask the owners what runs: %w", err)
 	}
 	views = slices.DeleteFunc(views, func(l core.Live) bool {

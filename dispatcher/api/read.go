@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/peer"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -27,28 +30,57 @@ func (s *Services) resolve(ctx context.Context, tenant string, ref *headracev1.T
 		if err := task.ClientID("task.client_id", r.ClientId); err != nil {
 			return task.ID{}, err
 		}
-		// The directory database first: another one that stalls is not asked then. The others are, in case the
-		// placement was lost with a registry and drawn anew.
-		home := s.homeOf(tenant)
-		if home >= 0 {
-			id, err := s.cfg.Databases[home].ByClientID(ctx, tenant, r.ClientId)
-			if !errors.Is(err, store.ErrNotFound) {
-				return id, err
-			}
-		}
-		for i, db := range s.cfg.Databases {
-			if i == home {
-				continue
-			}
-			id, err := db.ByClientID(ctx, tenant, r.ClientId)
-			if !errors.Is(err, store.ErrNotFound) {
-				return id, err
-			}
-		}
-		return task.ID{}, store.ErrNotFound
+		return s.byClientID(ctx, tenant, r.ClientId)
 	}
 	return task.ID{}, &task.FieldError{Field: "task", Want: "an id or a client_id"}
 }
+
+// byClientID looks in the tenant's directory database: another one that is down or stalls does not matter. If it is
+// not there, the others are asked as far as they answer, in case the placement was lost with a registry and drawn
+// anew. Of a tenant whose directory database is not known all have to answer.
+func (s *Services) byClientID(ctx context.Context, tenant, clientID string) (task.ID, error) {
+	home := s.homeOf(tenant)
+	if home >= 0 {
+		id, err := s.cfg.Databases[home].ByClientID(ctx, tenant, clientID)
+		if !errors.Is(err, store.ErrNotFound) {
+			return id, err
+		}
+	}
+	ids, errs := make([]task.ID, len(s.cfg.Databases)), make([]error, len(s.cfg.Databases))
+	patience := readMax
+	if home >= 0 {
+		patience = otherMax
+	}
+	var wg sync.WaitGroup
+	for i, db := range s.cfg.Databases {
+		if i == home {
+			errs[i] = store.ErrNotFound
+			continue
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			ids[i], errs[i] = db.ByClientID(ctx, tenant, clientID)
+		})
+	}
+	wg.Wait()
+	failed := error(store.ErrNotFound)
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			return ids[i], nil
+		case home < 0 && !errors.Is(err, store.ErrNotFound):
+			failed = err
+		}
+	}
+	if ctx.Err() != nil {
+		failed = context.Cause(ctx)
+	}
+	return task.ID{}, failed
+}
+
+// otherMax is how long a look-up waits for databases that are not the tenant's.
+const otherMax = 500 * time.Millisecond
 
 // read returns a task with its payload and what the owner knows of it (nil: nothing). A task of another
 // tenant is not found, by the same path as one that never was.
@@ -64,7 +96,7 @@ func (s *Services) read(ctx context.Context, tenant string, id task.ID) (*store.
 		return t, nil, nil
 	}
 	views, err := s.engine.Views(ctx, []task.ID{id})
-	if err != nil {
+	if _, err = peer.Missing(err); err != nil { // an owner that can't be asked: what is stored is true, if less
 		return nil, nil, fmt.Errorf("look at the owner: %w", err)
 	}
 	live := views[0]
@@ -142,7 +174,7 @@ func (s *Tasks) Cancel(ctx context.Context, req *headracev1.CancelRequest) (*hea
 	res := &headracev1.CancelResponse{Outcome: answer.Outcome}
 	if answer.Task != nil && answer.Task.Tenant == req.Tenant {
 		views, err := s.engine.Views(ctx, []task.ID{id})
-		if err != nil {
+		if _, err = peer.Missing(err); err != nil {
 			return nil, fmt.Errorf("look at the owner: %w", err)
 		}
 		res.Task = describe(answer.Task, nil)

@@ -27,7 +27,7 @@ type Engine interface {
 	Cancel(ctx context.Context, c core.Cancel) (core.CancelAnswer, error)
 	Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error)
 	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
-	Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error)
+	Running(ctx context.Context, tenant, function string, partitions []uint32, most int) ([]core.Live, error)
 	Pick(a, b uint32, n int) (partition uint32, ok bool)
 	Partitions() []core.PartitionStat
 	Node(id string) *headracev1.Node
@@ -49,11 +49,12 @@ type Truth interface {
 
 // Config says what the services serve. The zero value of a field is its documented default.
 type Config struct {
-	NodeID     string
-	Version    string // of the binary, for people
-	StartedAt  time.Time
-	Databases  []store.Store // Required. With several, DatabaseOf says which holds a partition
-	DatabaseOf func(partition uint32) (index int, ok bool)
+	NodeID        string
+	Version       string // of the binary, for people
+	StartedAt     time.Time
+	Databases     []store.Store // Required. With several, DatabaseOf says which holds a partition
+	DatabaseNames []string      // theirs, for people
+	DatabaseOf    func(partition uint32) (index int, ok bool)
 	// Secret keys page tokens. It must be the same on all nodes and for ever. Required.
 	Secret string
 	// Placements say where tenants' tasks go. Required.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -235,13 +236,41 @@ func (r *Router) Watch(ctx context.Context, id task.ID) (events <-chan core.Even
 	return p.watches.watch(ctx, id)
 }
 
+// PartialError says which owners did not answer; what the others said is in the answer beside it.
+type PartialError struct{ Missing []string } // "node ID", or "partition NUMBER" of one that has no owner now
+
+func (e *PartialError) Error() string {
+	return "not all owners answered: " + strings.Join(e.Missing, ", ")
+}
+
+// Missing returns what a *PartialError names, and any other error.
+func Missing(err error) ([]string, error) {
+	var partial *PartialError
+	if errors.As(err, &partial) {
+		return partial.Missing, nil
+	}
+	return nil, err
+}
+
+// partial returns an error that names what is missing; nil: nothing is.
+func partial(missing map[string]bool) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	return &PartialError{slices.Sorted(maps.Keys(missing))}
+}
+
 // Views returns what owners' memories have of tasks, in their order. An owner that can't be asked counts as
-// one that has nothing: what the store says is true, if less.
+// one that has nothing, and is named in a *PartialError: what the store says is true, if less.
 func (r *Router) Views(ctx context.Context, ids []task.ID) ([]core.Live, error) {
 	byPeer := map[*peer][]int{} // nil: here
+	var mu sync.Mutex           // guards missing
+	missing := map[string]bool{}
 	for i, id := range ids {
 		if here, p := r.owner(id.Partition()); here || p != nil {
 			byPeer[p] = append(byPeer[p], i)
+		} else {
+			missing[fmt.Sprint("partition ", id.Partition())] = true
 		}
 	}
 	if len(byPeer) == 1 && len(byPeer[nil]) == len(ids) {
@@ -263,6 +292,9 @@ func (r *Router) Views(ctx context.Context, ids []task.ID) ([]core.Live, error) 
 				failed = err
 			} else if live, err = p.views(ctx, some); err != nil {
 				p.log.Debug("views are missing", telemetry.Err(err))
+				mu.Lock()
+				missing["node "+string(p.id)] = true
+				mu.Unlock()
 			}
 			if err == nil {
 				for k, i := range at {
@@ -275,38 +307,64 @@ func (r *Router) Views(ctx context.Context, ids []task.ID) ([]core.Live, error) 
 	if failed == nil && ctx.Err() != nil {
 		failed = context.Cause(ctx)
 	}
+	if failed == nil {
+		failed = partial(missing)
+	}
 	return out, failed
 }
 
-// Running returns at most most running tasks of a tenant from each owner. Here an owner that can't be asked is an
-// error, core.ErrNotOwner: a list without what runs there would be wrong.
-func (r *Router) Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error) {
+// Running returns at most most running tasks of a tenant from each owner of some partitions (nil: all). Owners that can't be
+// asked are named in a *PartialError.
+func (r *Router) Running(ctx context.Context, tenant, function string, partitions []uint32, most int) ([]core.Live, error) {
+	d := r.cfg.Directory()
+	if partitions == nil {
+		partitions = shard.IDs(d.Partitions)
+	}
 	var mu sync.Mutex // guards following
 	var out []core.Live
-	var failed error
-	add := func(live []core.Live, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		out, failed = append(out, live...), cmp.Or(failed, err)
+	missing := map[string]bool{}
+	var failed error // of the own loop
+	ask := map[*peer]bool{}
+	for _, id := range partitions {
+		switch here, p := r.owner(id); {
+		case here || p != nil:
+			ask[p] = true
+		case d.Owners[id] != "":
+			missing["node "+string(d.Owners[id])] = true
+		default:
+			missing[fmt.Sprint("partition ", id)] = true
+		}
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { add(r.local.Running(ctx, tenant, function, most)) })
-	owners := map[shard.NodeID]bool{}
-	for _, id := range r.cfg.Directory().Owners {
-		if id != r.cfg.NodeID {
-			owners[id] = true
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(owners)) {
-		p := r.peer(id)
-		if p == nil {
-			add(nil, fmt.Errorf("node %s can't be asked what runs: %w", id, core.ErrNotOwner))
-			continue
-		}
-		wg.Go(func() { add(p.running(ctx, tenant, function, most)) })
+	for p := range ask { // nil: here
+		wg.Go(func() {
+			var live []core.Live
+			var err error
+			if p == nil {
+				live, err = r.local.Running(ctx, tenant, function, most)
+			} else {
+				live, err = p.running(ctx, tenant, function, most)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, live...)
+			switch {
+			case err != nil && p == nil:
+				failed = err
+			case err != nil:
+				p.log.Debug("what runs is not known", telemetry.Err(err))
+				missing["node "+string(p.id)] = true
+			}
+		})
 	}
 	wg.Wait()
-	return out, failed
+	switch {
+	case failed != nil:
+		return nil, failed
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return out, partial(missing)
 }
 
 // Partitions returns what is known of all partitions that have an owner, those of others a quarter of a second

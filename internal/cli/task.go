@@ -245,6 +245,7 @@ func (a *app) list(ctx context.Context, o client.ListOptions, limit int) error {
 	defer c.Close()
 	var t term.Table
 	t.Row("ID", "FUNCTION", "STATE", "ATTEMPT", "CREATED", "DUE", "WAITS FOR / ERROR")
+	var missing []string
 	for n := 0; limit == 0 || n < limit; {
 		if limit > 0 {
 			o.PageSize = min(1000, limit-n)
@@ -252,6 +253,11 @@ func (a *app) list(ctx context.Context, o client.ListOptions, limit int) error {
 		page, err := listPage(ctx, c, o)
 		if err != nil {
 			return err
+		}
+		for _, m := range page.Unreachable {
+			if !slices.Contains(missing, m) {
+				missing = append(missing, m)
+			}
 		}
 		for _, i := range page.Tasks {
 			n++
@@ -270,6 +276,9 @@ func (a *app) list(ctx context.Context, o client.ListOptions, limit int) error {
 		if o.PageToken = page.Next; page.Next == "" {
 			break
 		}
+	}
+	if len(missing) > 0 { // also beside JSON; what is there is true, so the code is 0
+		defer fmt.Fprintf(a.Err, "headrace: warning: the list is not complete, no answer from %s\n", term.Escape(strings.Join(missing, ", ")))
 	}
 	if a.json() {
 		return nil

@@ -776,6 +776,9 @@ type ListResponse struct {
 	Tasks []*Task                `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Empty: the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// What did not answer, as "database NAME", "node ID" or "partition NUMBER": the tasks there are missing, or are shown
+	// as they are stored, without what runs. Empty: the page is complete.
+	Unreachable   []string `protobuf:"bytes,3,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -822,6 +825,13 @@ func (x *ListResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListResponse) GetUnreachable() []string {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
 }
 
 type WaitRequest struct {
@@ -1311,10 +1321,11 @@ const file_headrace_v1_task_service_proto_rawDesc = "" +
 	"\x05label\x18\x04 \x01(\tR\x05label\x12\x1b\n" +
 	"\tpage_size\x18\x05 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x06 \x01(\tR\tpageToken\"_\n" +
+	"page_token\x18\x06 \x01(\tR\tpageToken\"\x81\x01\n" +
 	"\fListResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.headrace.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"t\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12 \n" +
+	"\vunreachable\x18\x03 \x03(\tR\vunreachable\"t\n" +
 	"\vWaitRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12(\n" +
 	"\x04task\x18\x02 \x01(\v2\x14.headrace.v1.TaskRefR\x04task\x12#\n" +
