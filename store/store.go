@@ -275,7 +275,8 @@ type Store interface {
 	AcquireAbove(ctx context.Context, partition uint32, from, above Epoch) (Epoch, error)
 	// Epoch reads a partition's epoch from the durable state; 0 if it is not there.
 	Epoch(ctx context.Context, partition uint32) (Epoch, error)
-	// Commit stores a batch. A non-nil error concerns all parts: ErrFull (nothing stored), else unknown.
+	// Commit stores a batch. A non-nil error concerns all parts: ErrFull (nothing stored), else unknown. A part
+	// is fenced, too, if the server was started anew since its epoch was raised: it may have been restored.
 	Commit(ctx context.Context, b *Batch) ([]PartResult, error)
 	// Recover reads what a new owner needs. Call it after Acquire.
 	Recover(ctx context.Context, partition uint32) (*Recovered, error)

@@ -26,7 +26,7 @@ func (s *Store) Commit(ctx context.Context, b *store.Batch) (rs []store.PartResu
 
 func (d *Data) commit(at time.Time, part *store.Part) store.PartResult {
 	p := d.partition(part.Partition)
-	if p == nil || part.Epoch == 0 || p.epoch != part.Epoch && !mutant.On("unfenced-commit") {
+	if p == nil || part.Epoch == 0 || (p.epoch != part.Epoch || p.server != d.server) && !mutant.On("unfenced-commit") {
 		return store.PartResult{Err: fmt.Errorf("commit to partition %d under epoch %d: %w", part.Partition, part.Epoch, store.ErrFenced)}
 	}
 	var r store.PartResult

@@ -87,6 +87,7 @@ func (d *Data) Restore(backup *Data) {
 	c := backup.Clone()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.server++ // nobody who wrote before may go on
 	d.partitions, d.clientIDs, d.requests, d.written, d.config = c.partitions, c.clientIDs, c.requests, c.written, c.config
 }
 

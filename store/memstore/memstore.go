@@ -20,10 +20,12 @@ type Data struct {
 	requests   []request
 	written    int64
 	config     configuration
+	server     int // grows when the data is replaced by a backup
 }
 
 type partition struct {
 	epoch, floor, released store.Epoch
+	server                 int // Data.server when the epoch was raised
 	seq                    uint64
 	functions              map[function]store.Function
 	hot, history           table
@@ -161,7 +163,7 @@ func (s *Store) AcquireAbove(ctx context.Context, id uint32, from, above store.E
 		if p == nil || p.epoch != from {
 			return fmt.Errorf("partition %d from epoch %d: %w", id, from, store.ErrFenced)
 		}
-		p.epoch = max(p.epoch, above) + 1
+		p.epoch, p.server = max(p.epoch, above)+1, d.server
 		epoch = p.epoch
 		return nil
 	})

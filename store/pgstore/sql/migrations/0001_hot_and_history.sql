@@ -205,7 +205,7 @@ DECLARE
 BEGIN
     PERFORM 1 FROM headrace.partitions WHERE id = ANY (p_id) ORDER BY id FOR NO KEY UPDATE;
     ok := ARRAY(
-        SELECT coalesce(p.epoch = t.epoch AND t.epoch > 0, false)
+        SELECT coalesce(p.epoch = t.epoch AND t.epoch > 0 AND p.server = pg_postmaster_start_time(), false)
         FROM unnest(p_id, p_epoch) WITH ORDINALITY AS t (id, epoch, n) LEFT JOIN headrace.partitions p ON p.id = t.id
         ORDER BY t.n);
     IF false = ANY (ok) THEN

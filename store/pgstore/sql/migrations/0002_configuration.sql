@@ -31,6 +31,10 @@ BEGIN
     RETURN true;
 END $$;
 
+-- A server that was started anew may be one that was restored from a backup, or a standby that lacks the last commits:
+-- owners from before read what is there, under a higher epoch, before they write.
+ALTER TABLE headrace.partitions ADD COLUMN server timestamptz; -- the start of the server that the epoch was raised at
+
 -- acquire_v1 that raises the epoch above a_above, too.
 CREATE FUNCTION headrace.acquire_v2(a_partition bigint, a_from bigint, a_above bigint) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
@@ -44,7 +48,8 @@ BEGIN
             VALUES (a_partition, 0, 0, 0, 0, 0, 0, 0);
         END IF;
     END IF;
-    UPDATE headrace.partitions SET epoch = greatest(epoch, a_above) + 1 WHERE id = a_partition AND epoch = a_from
+    UPDATE headrace.partitions SET epoch = greatest(epoch, a_above) + 1, server = pg_postmaster_start_time()
+    WHERE id = a_partition AND epoch = a_from
     RETURNING epoch INTO v_epoch;
     RETURN v_epoch;
 END $$;
