@@ -29,6 +29,7 @@ import (
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
+	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
@@ -62,6 +63,7 @@ type Node struct {
 	owners     *owners
 	api        *api.Services
 	placements *placement.Registry
+	pauses     *pause.Registry
 	push       *push.Server
 	grpc       *grpc.Server
 	health     *health.Server
@@ -202,8 +204,12 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	n.router = peer.NewRouter(peer.Config{NodeID: n.id, Directory: n.member.Directory, Dial: n.peerDial(res.sole), Logger: n.cfg.Logger,
 		RosterLife: life, Session: n.member.Session, Now: n.clock.Now}, n.loop)
-	n.peers = peer.NewService(n.loop, n.told, n.roster)
-	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.clock.Now, n.cfg.Logger, n.member.Events())
+	n.pauses, err = pause.New(pause.Config{KV: res.registry, Now: n.clock.Now, Changed: n.loop.SetPauses, Logger: n.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring)
+	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.pauses.Current, n.clock.Now, n.cfg.Logger, n.member.Events())
 	n.owners.ready, n.owners.roster = n.setServing, n.router.Executors
 	if !res.sole {
 		n.owners.spare = n.spare
@@ -216,8 +222,8 @@ func (n *Node) build(res *resources) (err error) {
 		return err
 	}
 	n.api, err = api.New(api.Config{
-		Placements: n.placements,
-		NodeID:     string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
+		Placements: n.placements, Pauses: n.pauses,
+		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
 		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
 		Load: n.load, Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
 	}, n.router, n.member)
@@ -247,6 +253,7 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	headracev1.RegisterPeerServiceServer(n.grpc, n.peers)
 	headracev1.RegisterPlacementServiceServer(n.grpc, &api.Placements{Services: n.api})
+	headracev1.RegisterPauseServiceServer(n.grpc, &api.Pauses{Services: n.api})
 	headracev1.RegisterClusterServiceServer(n.grpc, &api.ClusterInfo{Services: n.api})
 	headracev1.RegisterExecutorServiceServer(n.grpc, executorService{push: n.push, api: &api.Executors{Services: n.api}})
 	healthpb.RegisterHealthServer(n.grpc, n.health)
@@ -294,7 +301,7 @@ func (n *Node) setServing(serves bool) {
 }
 
 // services are what health is asked for by name; "" is the whole node.
-var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService"}
+var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService", "headrace.v1.PauseService"}
 
 func (n *Node) setHealth(serves bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING

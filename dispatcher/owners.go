@@ -35,6 +35,9 @@ type engine interface {
 	Release(partition uint32)
 }
 
+// rules returns once all pause rules that the registry held when it was called are in force in the engine.
+type rules func(ctx context.Context) error
+
 // storeOf returns the store that holds a partition, and its index.
 type storeOf func(partition uint32) (store.Store, core.Database, error)
 
@@ -45,6 +48,7 @@ type owners struct {
 	engine engine
 	keys   keys
 	store  storeOf
+	rules  rules
 	now    func() time.Time
 	log    *zap.Logger
 
@@ -108,9 +112,9 @@ func (b *inbox) take() []said {
 // acquireMax bounds one acquisition, and one try to give a key back.
 const acquireMax = 10 * time.Second
 
-func newOwners(e engine, k keys, s storeOf, now func() time.Time, log *zap.Logger, events <-chan member.Event) *owners {
+func newOwners(e engine, k keys, s storeOf, r rules, now func() time.Time, log *zap.Logger, events <-chan member.Event) *owners {
 	return &owners{
-		engine: e, keys: k, store: s, now: now, log: log.Named("owners"), events: events,
+		engine: e, keys: k, store: s, rules: r, now: now, log: log.Named("owners"), events: events,
 		inbox: inbox{ready: make(chan struct{}, 1)},
 		done:  make(chan acquired), drain: make(chan struct{}), empty: make(chan struct{}),
 		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {}, reached: func() {},
@@ -343,5 +347,13 @@ func (d *doors) Raise(from store.Epoch) (_ store.Epoch, err error) {
 	return d.raised, err
 }
 
-func (d *doors) Recover() (*store.Recovered, error) { return d.db.Recover(d.ctx, d.partition) }
-func (d *doors) Flows() ([]store.FlowStat, error)   { return d.db.Flows(d.ctx, d.partition) }
+// Recover comes after the raise, and so does the look at the pause rules: one that was answered before by the owner
+// before holds from the first push on.
+func (d *doors) Recover() (*store.Recovered, error) {
+	if err := d.rules(d.ctx); err != nil {
+		return nil, err
+	}
+	return d.db.Recover(d.ctx, d.partition)
+}
+
+func (d *doors) Flows() ([]store.FlowStat, error) { return d.db.Flows(d.ctx, d.partition) }

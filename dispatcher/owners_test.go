@@ -98,7 +98,8 @@ func play(t *testing.T, f func(t *testing.T, s *stage)) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New()
 		s := &stage{events: make(chan member.Event), mem: mem, noted: map[uint32]uint64{}}
-		s.owners = newOwners(asLoop{s}, s, func(uint32) (store.Store, core.Database, error) { return mem, 0, nil }, time.Now, zap.NewNop(), s.events)
+		s.owners = newOwners(asLoop{s}, s, func(uint32) (store.Store, core.Database, error) { return mem, 0, nil }, func(context.Context) error { return nil },
+			time.Now, zap.NewNop(), s.events)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.run(ctx) }()
@@ -221,5 +222,43 @@ func TestWhoMayHoldATry(t *testing.T) {
 		floor()
 		s.changes = true
 		again("acquired 1 at 4")
+	})
+}
+
+// asked is a store that notes when it is asked to raise and to recover.
+type asked struct {
+	store.Store
+	s *stage
+}
+
+func (a asked) AcquireAbove(ctx context.Context, p uint32, from, above store.Epoch) (store.Epoch, error) {
+	a.s.did("raise")
+	return a.Store.AcquireAbove(ctx, p, from, above)
+}
+
+func (a asked) Recover(ctx context.Context, p uint32) (*store.Recovered, error) {
+	a.s.did("recover")
+	return a.Store.Recover(ctx, p)
+}
+
+// The pause rules are read after the epoch was raised and before anything can be pushed; without them
+// nothing is acquired.
+func TestPauseRulesAreReadAfterTheRaise(t *testing.T) {
+	play(t, func(t *testing.T, s *stage) {
+		mem, fails := asked{memstore.New(), s}, true
+		s.store = func(uint32) (store.Store, core.Database, error) { return mem, 0, nil }
+		s.rules = func(context.Context) error {
+			s.did("rules")
+			if fails {
+				fails = false
+				return errors.New("no answer")
+			}
+			return nil
+		}
+		s.events <- member.Event{Kind: member.Assigned, Partition: 1}
+		s.events <- member.Event{Kind: member.Won, Partition: 1}
+		s.expect(t, "raise", "rules")
+		time.Sleep(time.Second)
+		s.expect(t, "raise", "rules", "recover", "acquired 1 at 2")
 	})
 }

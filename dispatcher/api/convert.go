@@ -19,6 +19,18 @@ const (
 	waitTurn  = "waits for its turn"
 )
 
+// describe is describe with what this node knows beside the row: a waiting task of which the owner says nothing may be
+// paused.
+func (s *Services) describe(t *store.Task, v *core.View) *headracev1.Task {
+	m := describe(t, v)
+	if m.WaitReason == waitTurn {
+		if p := task.PauseOf(s.cfg.Pauses.Of(t.Tenant), t.Function, t.Band, s.cfg.Now()); p != nil {
+			m.WaitReason = p.Why(t.Tenant)
+		}
+	}
+	return m
+}
+
 // describe returns a task as callers see it, without payload and result. V lays the owner's knowledge
 // over it; nil: there is none.
 func describe(t *store.Task, v *core.View) *headracev1.Task {

@@ -106,10 +106,10 @@ func (s *Tasks) listStored(ctx context.Context, r *reach, f store.Filter, after 
 		}
 		for _, t := range rows {
 			last = store.Cursor{CreatedAt: t.CreatedAt, ID: t.ID}
-			m := describe(t, nil)
+			m := s.describe(t, nil)
 			if !t.State.Terminal() {
 				if live := views[0]; live.Task != nil {
-					m = describe(live.Task, &live.View)
+					m = s.describe(live.Task, &live.View)
 				}
 				views = views[1:]
 			}
@@ -144,7 +144,7 @@ func (s *Tasks) listRunning(ctx context.Context, r *reach, f store.Filter, after
 			return out, last, true, nil
 		}
 		last = store.Cursor{CreatedAt: l.Task.CreatedAt, ID: l.Task.ID}
-		out = append(out, describe(l.Task, &l.View))
+		out = append(out, s.describe(l.Task, &l.View))
 	}
 	return out, last, false, nil
 }

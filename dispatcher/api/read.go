@@ -125,7 +125,7 @@ func (s *Tasks) Get(ctx context.Context, req *headracev1.GetRequest) (*headracev
 	if err != nil {
 		return nil, err
 	}
-	m := describe(t, v)
+	m := s.describe(t, v)
 	m.Payload, m.Result = t.Payload, t.Result
 	return &headracev1.GetResponse{Task: m}, nil
 }
@@ -177,9 +177,9 @@ func (s *Tasks) Cancel(ctx context.Context, req *headracev1.CancelRequest) (*hea
 		if _, err = peer.Missing(err); err != nil {
 			return nil, fmt.Errorf("look at the owner: %w", err)
 		}
-		res.Task = describe(answer.Task, nil)
+		res.Task = s.describe(answer.Task, nil)
 		if live := views[0]; live.Task != nil && !answer.Task.State.Terminal() {
-			res.Task = describe(live.Task, &live.View)
+			res.Task = s.describe(live.Task, &live.View)
 		}
 	}
 	return res, nil

@@ -12,8 +12,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/peer"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
@@ -28,6 +30,7 @@ type Engine interface {
 	Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error)
 	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
 	Running(ctx context.Context, tenant, function string, partitions []uint32, most int) ([]core.Live, error)
+	ApplyPauses(ctx context.Context, node shard.NodeID, a peer.Pauses) ([]uint32, error)
 	Pick(a, b uint32, n int) (partition uint32, ok bool)
 	Partitions() []core.PartitionStat
 	Node(id string) *headracev1.Node
@@ -37,6 +40,8 @@ type Engine interface {
 type Cluster interface {
 	// Directory is never changed after it was published.
 	Directory() *shard.Directory
+	// Owners reads from the registry who owns what.
+	Owners(ctx context.Context) (map[uint32]shard.NodeID, error)
 	// SetPartitions replaces entries of the catalogue. Errors: member.ErrConflict.
 	SetPartitions(ctx context.Context, ps ...shard.Partition) error
 }
@@ -59,6 +64,8 @@ type Config struct {
 	Secret string
 	// Placements say where tenants' tasks go. Required.
 	Placements *placement.Registry
+	// Pauses are the rules that keep tenants' tasks from starting. Required.
+	Pauses *pause.Registry
 
 	Now        func() time.Time // time.Now
 	MaxPayload int              // bytes; task.MaxPayload. Up to task.MaxPayloadConfig
@@ -96,8 +103,8 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if len(cfg.Databases) == 0 {
 		return nil, errors.New("new api: no databases")
 	}
-	if cfg.Secret == "" || cfg.Placements == nil {
-		return nil, errors.New("new api: Secret and Placements are required")
+	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil {
+		return nil, errors.New("new api: Secret, Placements and Pauses are required")
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = task.MaxPayload

@@ -17,6 +17,7 @@ import (
 	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
+	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
@@ -66,6 +67,8 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, placement.ErrPending):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "placement_pending",
 			Message: "where the tenant's client ids are kept is not settled yet, which happens once; nothing was stored", RetryAfter: 200 * time.Millisecond}, true
+	case errors.Is(err, pause.ErrTooMany):
+		return grpcx.Info{Code: codes.ResourceExhausted, Reason: "too_many_pauses", Message: err.Error()}, true
 	case errors.Is(err, core.ErrStoreSlow):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "store_slow",
 			Message: "the database does not keep up; nothing was stored", RetryAfter: time.Second}, true
@@ -74,6 +77,9 @@ func border(err error) (grpcx.Info, bool) {
 			Message: "nobody knows whether it was stored: send the same request again, marked as a retry", RetryAfter: 200 * time.Millisecond}, true
 	case errors.Is(err, truth.ErrHeld):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "registry_behind", Message: truth.ErrHeld.Error(), RetryAfter: 5 * time.Second}, true
+	case errors.Is(err, pause.ErrRegistry):
+		return grpcx.Info{Code: codes.Unavailable, Reason: "registry_unavailable",
+			Message: "the registry does not answer; nobody knows whether it was done: try again", RetryAfter: time.Second}, true
 	case errors.Is(err, truth.ErrAgreed):
 		return grpcx.Info{Code: codes.FailedPrecondition, Reason: "nothing_to_accept", Message: err.Error()}, true
 	case errors.Is(err, truth.ErrNoCopies):

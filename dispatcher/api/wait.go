@@ -47,7 +47,7 @@ func (s *Tasks) Wait(req *headracev1.WaitRequest, stream grpc.ServerStreamingSer
 		if req.OnlyTerminal && !ended {
 			return false, nil
 		}
-		m := describe(t, v)
+		m := s.describe(t, v)
 		if m.Result = t.Result; proto.Equal(m, last) { // an event from before the read, or of what is not shown
 			return false, nil
 		}

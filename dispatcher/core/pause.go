@@ -202,7 +202,9 @@ func (w *pauseWait) step(c *Core) {
 	if len(w.starts) == 0 {
 		ready = time.Time{}
 		for _, p := range w.parts {
-			ready = later(ready, p.takeover.graceAt)
+			if p.takeover.active && !p.dead { // it may end before the grace does
+				ready = later(ready, p.takeover.graceAt)
+			}
 		}
 	}
 	if ready.After(c.now) {

@@ -207,6 +207,9 @@ func (c *Core) floorRaised(p *partition) {
 	o := &p.takeover
 	o.active, o.flooring = false, false
 	p.stat.Open = true
+	if len(c.pauseWaits) > 0 {
+		c.stepPauses()
+	}
 	for _, it := range o.unsettled {
 		if it.unsettled && it.place == atCommit {
 			it.unsettled = false

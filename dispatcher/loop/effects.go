@@ -58,6 +58,12 @@ func (l *Loop) apply(fx *core.Effects) {
 			ch <- a
 		}
 	}
+	for _, a := range fx.Paused {
+		if ch := l.pausing[a.Reply]; ch != nil {
+			delete(l.pausing, a.Reply)
+			ch <- a
+		}
+	}
 	for _, ev := range fx.Events {
 		l.notify(ev)
 	}

@@ -92,6 +92,7 @@ func (l *Loop) rebuild() {
 	if l.cfg.Roster != nil {
 		l.cfg.Roster(l.gen, nil)
 	}
+	l.pauseAnew()
 	l.abandon(core.ErrUnknownOutcome)
 	if l.draining {
 		l.core.Drain(l.cfg.Now())

@@ -109,6 +109,8 @@ type Loop struct {
 	submits  map[core.ReplyID]chan core.SubmitAnswer
 	cancels  map[core.ReplyID]chan core.CancelAnswer
 	watches  map[core.WatchID]*watch
+	pausing  map[core.ReplyID]chan core.PauseAnswer
+	pauses   map[string][]task.Pause // by tenant, for a new core
 	owned    map[uint32]bool
 	suspects map[task.ID]int // times that a panic had it in hand
 	meter    meter
@@ -133,6 +135,8 @@ func New(cfg Config) (*Loop, error) {
 		submits:  map[core.ReplyID]chan core.SubmitAnswer{},
 		cancels:  map[core.ReplyID]chan core.CancelAnswer{},
 		watches:  map[core.WatchID]*watch{},
+		pausing:  map[core.ReplyID]chan core.PauseAnswer{},
+		pauses:   map[string][]task.Pause{},
 		owned:    map[uint32]bool{},
 		suspects: map[task.ID]int{},
 	}
@@ -273,6 +277,9 @@ func (l *Loop) abandon(reason error) {
 	for id, ch := range l.cancels {
 		ch <- core.CancelAnswer{Reply: id, Err: reason}
 	}
+	for id, ch := range l.pausing {
+		ch <- core.PauseAnswer{Reply: id} // for no partition
+	}
 	for _, w := range l.watches {
 		close(w.events)
 	}
@@ -281,6 +288,7 @@ func (l *Loop) abandon(reason error) {
 	}
 	clear(l.submits)
 	clear(l.cancels)
+	clear(l.pausing)
 	clear(l.watches)
 	clear(l.sessions)
 }

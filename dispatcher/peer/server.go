@@ -24,6 +24,7 @@ type Local interface {
 	Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error)
 	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
 	Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error)
+	AwaitPause(ctx context.Context, w core.PauseWait) ([]uint32, error)
 	Partitions() []core.PartitionStat
 	Backlog(partition uint32) (int64, bool)
 	Sending(partition uint32, n int)
@@ -46,15 +47,19 @@ type Service struct {
 	local  Local
 	self   func(*headracev1.Node) // fills in what only this node knows; nil: nothing
 	roster *Roster                // nil: nobody takes over from here
+	pauses BringPauses
 
 	stop     chan struct{} // closed by Stop
 	stopOnce sync.Once
 	wg       sync.WaitGroup // goroutines of streams
 }
 
+// BringPauses takes in a tenant's pause rules (pause.Registry.Bring).
+type BringPauses func(ctx context.Context, tenant string, record []byte, revision int64) error
+
 // NewService returns the service. Register it at the gRPC server.
-func NewService(local Local, self func(*headracev1.Node), roster *Roster) *Service {
-	return &Service{local: local, self: self, roster: roster, stop: make(chan struct{})}
+func NewService(local Local, self func(*headracev1.Node), roster *Roster, pauses BringPauses) *Service {
+	return &Service{local: local, self: self, roster: roster, pauses: pauses, stop: make(chan struct{})}
 }
 
 // Stop ends the streams. Calls under way go on.

@@ -114,6 +114,7 @@ Use it:  headrace dev                                          in one terminal
 		newPartition(a),
 		newCluster(a),
 		newPlacement(a),
+		newPause(a), newResume(a),
 		newBench(a),
 		newVersion(a),
 	)

@@ -186,6 +186,23 @@ func (m *Member) Remember(ctx context.Context, partition uint32, epoch uint64) (
 	return ok, nil
 }
 
+// Owners reads who holds which partition's key. The look is linearizable.
+func (m *Member) Owners(ctx context.Context) (map[uint32]shard.NodeID, error) {
+	items, _, err := m.kv.List(ctx, m.keys.owners())
+	if err != nil {
+		return nil, fmt.Errorf("read the owner keys: %w", err)
+	}
+	owners := make(map[uint32]shard.NodeID, len(items))
+	for _, it := range items {
+		p, err := parseUint(it.Key[len(m.keys.owners()):])
+		if err != nil {
+			return nil, fmt.Errorf("read the owner keys: %w", err)
+		}
+		owners[p] = shard.NodeID(it.Value)
+	}
+	return owners, nil
+}
+
 // Release gives a partition's key back after a hand-over. Errors: ErrNotHeld. A Lost follows; if the
 // leader still wants the partition here, so does a Won.
 func (m *Member) Release(ctx context.Context, partition uint32) error {

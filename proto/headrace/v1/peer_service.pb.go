@@ -910,6 +910,146 @@ func (x *ReadRunningResponse) GetTaskIds() [][]byte {
 	return nil
 }
 
+type ApplyPausesRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The tenant's rules as the registry has them, and that key's revision: older ones than this node knows change nothing.
+	Record   []byte `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
+	Revision int64  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// False: do not wait.
+	Await bool `protobuf:"varint,4,opt,name=await,proto3" json:"await,omitempty"`
+	// What is waited for. Empty, unspecified: any.
+	Function      string `protobuf:"bytes,5,opt,name=function,proto3" json:"function,omitempty"`
+	Band          Band   `protobuf:"varint,6,opt,name=band,proto3,enum=headrace.v1.Band" json:"band,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyPausesRequest) Reset() {
+	*x = ApplyPausesRequest{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyPausesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyPausesRequest) ProtoMessage() {}
+
+func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyPausesRequest.ProtoReflect.Descriptor instead.
+func (*ApplyPausesRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ApplyPausesRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ApplyPausesRequest) GetRecord() []byte {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+func (x *ApplyPausesRequest) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ApplyPausesRequest) GetAwait() bool {
+	if x != nil {
+		return x.Await
+	}
+	return false
+}
+
+func (x *ApplyPausesRequest) GetFunction() string {
+	if x != nil {
+		return x.Function
+	}
+	return ""
+}
+
+func (x *ApplyPausesRequest) GetBand() Band {
+	if x != nil {
+		return x.Band
+	}
+	return Band_BAND_UNSPECIFIED
+}
+
+type ApplyPausesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Error *PeerError             `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// Of this node: where nothing of it starts any more.
+	Partitions    []uint32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyPausesResponse) Reset() {
+	*x = ApplyPausesResponse{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyPausesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyPausesResponse) ProtoMessage() {}
+
+func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyPausesResponse.ProtoReflect.Descriptor instead.
+func (*ApplyPausesResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ApplyPausesResponse) GetError() *PeerError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *ApplyPausesResponse) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
 // WatchTasksRequest starts or ends one watch.
 type WatchTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -923,7 +1063,7 @@ type WatchTasksRequest struct {
 
 func (x *WatchTasksRequest) Reset() {
 	*x = WatchTasksRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1075,7 @@ func (x *WatchTasksRequest) String() string {
 func (*WatchTasksRequest) ProtoMessage() {}
 
 func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1088,7 @@ func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksRequest.ProtoReflect.Descriptor instead.
 func (*WatchTasksRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{13}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchTasksRequest) GetWatch() uint64 {
@@ -980,7 +1120,7 @@ type WatchTasksResponse struct {
 
 func (x *WatchTasksResponse) Reset() {
 	*x = WatchTasksResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1132,7 @@ func (x *WatchTasksResponse) String() string {
 func (*WatchTasksResponse) ProtoMessage() {}
 
 func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1145,7 @@ func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksResponse.ProtoReflect.Descriptor instead.
 func (*WatchTasksResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{14}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchTasksResponse) GetWatch() uint64 {
@@ -1044,7 +1184,7 @@ type StreamStatsRequest struct {
 
 func (x *StreamStatsRequest) Reset() {
 	*x = StreamStatsRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1196,7 @@ func (x *StreamStatsRequest) String() string {
 func (*StreamStatsRequest) ProtoMessage() {}
 
 func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1209,7 @@ func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsRequest.ProtoReflect.Descriptor instead.
 func (*StreamStatsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{15}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{17}
 }
 
 type StreamStatsResponse struct {
@@ -1083,7 +1223,7 @@ type StreamStatsResponse struct {
 
 func (x *StreamStatsResponse) Reset() {
 	*x = StreamStatsResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1235,7 @@ func (x *StreamStatsResponse) String() string {
 func (*StreamStatsResponse) ProtoMessage() {}
 
 func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1248,7 @@ func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsResponse.ProtoReflect.Descriptor instead.
 func (*StreamStatsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{16}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StreamStatsResponse) GetPartitions() []*PeerPartitionStats {
@@ -1140,7 +1280,7 @@ type PeerPartitionStats struct {
 
 func (x *PeerPartitionStats) Reset() {
 	*x = PeerPartitionStats{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1292,7 @@ func (x *PeerPartitionStats) String() string {
 func (*PeerPartitionStats) ProtoMessage() {}
 
 func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1305,7 @@ func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPartitionStats.ProtoReflect.Descriptor instead.
 func (*PeerPartitionStats) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{17}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PeerPartitionStats) GetPartition() uint32 {
@@ -1230,7 +1370,7 @@ type PollRosterRequest struct {
 
 func (x *PollRosterRequest) Reset() {
 	*x = PollRosterRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1382,7 @@ func (x *PollRosterRequest) String() string {
 func (*PollRosterRequest) ProtoMessage() {}
 
 func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1395,7 @@ func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterRequest.ProtoReflect.Descriptor instead.
 func (*PollRosterRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PollRosterRequest) GetNodeId() string {
@@ -1292,7 +1432,7 @@ type PollRosterResponse struct {
 
 func (x *PollRosterResponse) Reset() {
 	*x = PollRosterResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1444,7 @@ func (x *PollRosterResponse) String() string {
 func (*PollRosterResponse) ProtoMessage() {}
 
 func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1457,7 @@ func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterResponse.ProtoReflect.Descriptor instead.
 func (*PollRosterResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PollRosterResponse) GetVersion() uint64 {
@@ -1354,7 +1494,7 @@ type RosterChange struct {
 
 func (x *RosterChange) Reset() {
 	*x = RosterChange{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1506,7 @@ func (x *RosterChange) String() string {
 func (*RosterChange) ProtoMessage() {}
 
 func (x *RosterChange) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1519,7 @@ func (x *RosterChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RosterChange.ProtoReflect.Descriptor instead.
 func (*RosterChange) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RosterChange) GetExecutorId() []byte {
@@ -1480,7 +1620,19 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\bfunction\x18\x02 \x01(\tR\bfunction\x12\x12\n" +
 	"\x04most\x18\x03 \x01(\rR\x04most\"0\n" +
 	"\x13ReadRunningResponse\x12\x19\n" +
-	"\btask_ids\x18\x01 \x03(\fR\ataskIds\"B\n" +
+	"\btask_ids\x18\x01 \x03(\fR\ataskIds\"\xb9\x01\n" +
+	"\x12ApplyPausesRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06record\x18\x02 \x01(\fR\x06record\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x14\n" +
+	"\x05await\x18\x04 \x01(\bR\x05await\x12\x1a\n" +
+	"\bfunction\x18\x05 \x01(\tR\bfunction\x12%\n" +
+	"\x04band\x18\x06 \x01(\x0e2\x11.headrace.v1.BandR\x04band\"c\n" +
+	"\x13ApplyPausesResponse\x12,\n" +
+	"\x05error\x18\x01 \x01(\v2\x16.headrace.v1.PeerErrorR\x05error\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\rR\n" +
+	"partitions\"B\n" +
 	"\x11WatchTasksRequest\x12\x14\n" +
 	"\x05watch\x18\x01 \x01(\x04R\x05watch\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\fR\x06taskId\"\x85\x01\n" +
@@ -1525,14 +1677,15 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x1fPEER_ERROR_CODE_OUTCOME_UNKNOWN\x10\x04\x12\x1d\n" +
 	"\x19PEER_ERROR_CODE_NOT_FOUND\x10\x05\x12\x1a\n" +
 	"\x16PEER_ERROR_CODE_EXISTS\x10\x06\x12\x1c\n" +
-	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xa0\x05\n" +
+	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xf2\x05\n" +
 	"\vPeerService\x12V\n" +
 	"\rForwardSubmit\x12!.headrace.v1.ForwardSubmitRequest\x1a\".headrace.v1.ForwardSubmitResponse\x12M\n" +
 	"\n" +
 	"LookSubmit\x12\x1e.headrace.v1.LookSubmitRequest\x1a\x1f.headrace.v1.LookSubmitResponse\x12V\n" +
 	"\rForwardCancel\x12!.headrace.v1.ForwardCancelRequest\x1a\".headrace.v1.ForwardCancelResponse\x12J\n" +
 	"\tReadViews\x12\x1d.headrace.v1.ReadViewsRequest\x1a\x1e.headrace.v1.ReadViewsResponse\x12P\n" +
-	"\vReadRunning\x12\x1f.headrace.v1.ReadRunningRequest\x1a .headrace.v1.ReadRunningResponse\x12Q\n" +
+	"\vReadRunning\x12\x1f.headrace.v1.ReadRunningRequest\x1a .headrace.v1.ReadRunningResponse\x12P\n" +
+	"\vApplyPauses\x12\x1f.headrace.v1.ApplyPausesRequest\x1a .headrace.v1.ApplyPausesResponse\x12Q\n" +
 	"\n" +
 	"WatchTasks\x12\x1e.headrace.v1.WatchTasksRequest\x1a\x1f.headrace.v1.WatchTasksResponse(\x010\x01\x12R\n" +
 	"\vStreamStats\x12\x1f.headrace.v1.StreamStatsRequest\x1a .headrace.v1.StreamStatsResponse0\x01\x12M\n" +
@@ -1552,7 +1705,7 @@ func file_headrace_v1_peer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_peer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(PeerErrorCode)(0),            // 0: headrace.v1.PeerErrorCode
 	(*PeerError)(nil),             // 1: headrace.v1.PeerError
@@ -1568,64 +1721,71 @@ var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(*ReadViewsResponse)(nil),     // 11: headrace.v1.ReadViewsResponse
 	(*ReadRunningRequest)(nil),    // 12: headrace.v1.ReadRunningRequest
 	(*ReadRunningResponse)(nil),   // 13: headrace.v1.ReadRunningResponse
-	(*WatchTasksRequest)(nil),     // 14: headrace.v1.WatchTasksRequest
-	(*WatchTasksResponse)(nil),    // 15: headrace.v1.WatchTasksResponse
-	(*StreamStatsRequest)(nil),    // 16: headrace.v1.StreamStatsRequest
-	(*StreamStatsResponse)(nil),   // 17: headrace.v1.StreamStatsResponse
-	(*PeerPartitionStats)(nil),    // 18: headrace.v1.PeerPartitionStats
-	(*PollRosterRequest)(nil),     // 19: headrace.v1.PollRosterRequest
-	(*PollRosterResponse)(nil),    // 20: headrace.v1.PollRosterResponse
-	(*RosterChange)(nil),          // 21: headrace.v1.RosterChange
-	(TaskState)(0),                // 22: headrace.v1.TaskState
-	(CancelOutcome)(0),            // 23: headrace.v1.CancelOutcome
-	(*Token)(nil),                 // 24: headrace.v1.Token
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*Progress)(nil),              // 26: headrace.v1.Progress
-	(*LogLine)(nil),               // 27: headrace.v1.LogLine
-	(*Node)(nil),                  // 28: headrace.v1.Node
+	(*ApplyPausesRequest)(nil),    // 14: headrace.v1.ApplyPausesRequest
+	(*ApplyPausesResponse)(nil),   // 15: headrace.v1.ApplyPausesResponse
+	(*WatchTasksRequest)(nil),     // 16: headrace.v1.WatchTasksRequest
+	(*WatchTasksResponse)(nil),    // 17: headrace.v1.WatchTasksResponse
+	(*StreamStatsRequest)(nil),    // 18: headrace.v1.StreamStatsRequest
+	(*StreamStatsResponse)(nil),   // 19: headrace.v1.StreamStatsResponse
+	(*PeerPartitionStats)(nil),    // 20: headrace.v1.PeerPartitionStats
+	(*PollRosterRequest)(nil),     // 21: headrace.v1.PollRosterRequest
+	(*PollRosterResponse)(nil),    // 22: headrace.v1.PollRosterResponse
+	(*RosterChange)(nil),          // 23: headrace.v1.RosterChange
+	(TaskState)(0),                // 24: headrace.v1.TaskState
+	(CancelOutcome)(0),            // 25: headrace.v1.CancelOutcome
+	(*Token)(nil),                 // 26: headrace.v1.Token
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*Progress)(nil),              // 28: headrace.v1.Progress
+	(*LogLine)(nil),               // 29: headrace.v1.LogLine
+	(Band)(0),                     // 30: headrace.v1.Band
+	(*Node)(nil),                  // 31: headrace.v1.Node
 }
 var file_headrace_v1_peer_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.PeerError.code:type_name -> headrace.v1.PeerErrorCode
-	22, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
+	24, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
 	1,  // 2: headrace.v1.ForwardSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 3: headrace.v1.ForwardSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 4: headrace.v1.PeerSubmitItem.error:type_name -> headrace.v1.PeerError
 	1,  // 5: headrace.v1.LookSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 6: headrace.v1.LookSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 7: headrace.v1.ForwardCancelResponse.error:type_name -> headrace.v1.PeerError
-	23, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	24, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
-	25, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
-	25, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
-	25, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
-	26, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
-	27, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
+	25, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	26, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
+	27, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
+	27, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
+	27, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
+	28, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
+	29, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
 	9,  // 15: headrace.v1.ReadViewsResponse.tasks:type_name -> headrace.v1.LiveTask
-	9,  // 16: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
-	18, // 17: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
-	28, // 18: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
-	21, // 19: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
-	2,  // 20: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
-	5,  // 21: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
-	7,  // 22: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
-	10, // 23: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
-	12, // 24: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
-	14, // 25: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
-	16, // 26: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
-	19, // 27: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
-	3,  // 28: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
-	6,  // 29: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
-	8,  // 30: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
-	11, // 31: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
-	13, // 32: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
-	15, // 33: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
-	17, // 34: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
-	20, // 35: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
-	28, // [28:36] is the sub-list for method output_type
-	20, // [20:28] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	30, // 16: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
+	1,  // 17: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
+	9,  // 18: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
+	20, // 19: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
+	31, // 20: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
+	23, // 21: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
+	2,  // 22: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
+	5,  // 23: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
+	7,  // 24: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
+	10, // 25: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
+	12, // 26: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
+	14, // 27: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
+	16, // 28: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
+	18, // 29: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
+	21, // 30: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
+	3,  // 31: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
+	6,  // 32: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
+	8,  // 33: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
+	11, // 34: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
+	13, // 35: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
+	15, // 36: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
+	17, // 37: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
+	19, // 38: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
+	22, // 39: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
+	31, // [31:40] is the sub-list for method output_type
+	22, // [22:31] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_peer_service_proto_init() }
@@ -1643,7 +1803,7 @@ func file_headrace_v1_peer_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_peer_service_proto_rawDesc), len(file_headrace_v1_peer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

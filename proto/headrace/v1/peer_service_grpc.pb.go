@@ -24,6 +24,7 @@ const (
 	PeerService_ForwardCancel_FullMethodName = "/headrace.v1.PeerService/ForwardCancel"
 	PeerService_ReadViews_FullMethodName     = "/headrace.v1.PeerService/ReadViews"
 	PeerService_ReadRunning_FullMethodName   = "/headrace.v1.PeerService/ReadRunning"
+	PeerService_ApplyPauses_FullMethodName   = "/headrace.v1.PeerService/ApplyPauses"
 	PeerService_WatchTasks_FullMethodName    = "/headrace.v1.PeerService/WatchTasks"
 	PeerService_StreamStats_FullMethodName   = "/headrace.v1.PeerService/StreamStats"
 	PeerService_PollRoster_FullMethodName    = "/headrace.v1.PeerService/PollRoster"
@@ -48,6 +49,8 @@ type PeerServiceClient interface {
 	ReadViews(ctx context.Context, in *ReadViewsRequest, opts ...grpc.CallOption) (*ReadViewsResponse, error)
 	// ReadRunning returns the ids of a tenant's running tasks on this node, the newest starts first.
 	ReadRunning(ctx context.Context, in *ReadRunningRequest, opts ...grpc.CallOption) (*ReadRunningResponse, error)
+	// ApplyPauses brings a tenant's pause rules, and waits until nothing that a scope covers starts here any more.
+	ApplyPauses(ctx context.Context, in *ApplyPausesRequest, opts ...grpc.CallOption) (*ApplyPausesResponse, error)
 	// WatchTasks follows any number of tasks of this node in one stream.
 	WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error)
 	// StreamStats tells four times a second how much waits here.
@@ -116,6 +119,16 @@ func (c *peerServiceClient) ReadRunning(ctx context.Context, in *ReadRunningRequ
 	return out, nil
 }
 
+func (c *peerServiceClient) ApplyPauses(ctx context.Context, in *ApplyPausesRequest, opts ...grpc.CallOption) (*ApplyPausesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyPausesResponse)
+	err := c.cc.Invoke(ctx, PeerService_ApplyPauses_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerServiceClient) WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[0], PeerService_WatchTasks_FullMethodName, cOpts...)
@@ -177,6 +190,8 @@ type PeerServiceServer interface {
 	ReadViews(context.Context, *ReadViewsRequest) (*ReadViewsResponse, error)
 	// ReadRunning returns the ids of a tenant's running tasks on this node, the newest starts first.
 	ReadRunning(context.Context, *ReadRunningRequest) (*ReadRunningResponse, error)
+	// ApplyPauses brings a tenant's pause rules, and waits until nothing that a scope covers starts here any more.
+	ApplyPauses(context.Context, *ApplyPausesRequest) (*ApplyPausesResponse, error)
 	// WatchTasks follows any number of tasks of this node in one stream.
 	WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error
 	// StreamStats tells four times a second how much waits here.
@@ -209,6 +224,9 @@ func (UnimplementedPeerServiceServer) ReadViews(context.Context, *ReadViewsReque
 }
 func (UnimplementedPeerServiceServer) ReadRunning(context.Context, *ReadRunningRequest) (*ReadRunningResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadRunning not implemented")
+}
+func (UnimplementedPeerServiceServer) ApplyPauses(context.Context, *ApplyPausesRequest) (*ApplyPausesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyPauses not implemented")
 }
 func (UnimplementedPeerServiceServer) WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchTasks not implemented")
@@ -330,6 +348,24 @@ func _PeerService_ReadRunning_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_ApplyPauses_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyPausesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ApplyPauses(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ApplyPauses_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ApplyPauses(ctx, req.(*ApplyPausesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PeerService_WatchTasks_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(PeerServiceServer).WatchTasks(&grpc.GenericServerStream[WatchTasksRequest, WatchTasksResponse]{ServerStream: stream})
 }
@@ -392,6 +428,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadRunning",
 			Handler:    _PeerService_ReadRunning_Handler,
+		},
+		{
+			MethodName: "ApplyPauses",
+			Handler:    _PeerService_ApplyPauses_Handler,
 		},
 		{
 			MethodName: "PollRoster",
