@@ -152,6 +152,15 @@ func (c *Several) Start() *OneNode {
 	return n
 }
 
+// Registry is what all nodes share, to be restored.
+func (c *Several) Registry() *memshard.Registry { return c.registry }
+
+// Database is the data of one, by its index, to be restored.
+func (c *Several) Database(i int) *memstore.Data { return c.data[i] }
+
+// AddDatabase adds an empty database to the configuration of the nodes that are started from now on.
+func (c *Several) AddDatabase() { c.data = append(c.data, new(memstore.Data)) }
+
 // All returns the nodes that were started, oldest first.
 func (c *Several) All() []*OneNode { return c.all }
 
