@@ -19,7 +19,8 @@ var layers = [][]string{
 	{"cmd/headrace", "examples/greet", "internal/localcluster/cmd/cluster"},
 	{"internal/cli"},
 	{"internal/demo", "internal/loadgen"},
-	{"internal/sim", "internal/testcluster", "internal/e2e", "internal/inproc"}, // the tests' harnesses
+	{"internal/e2e", "internal/chaos"},
+	{"internal/sim", "internal/testcluster", "internal/ledger", "internal/inproc"}, // the tests' harnesses
 	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver", "internal/localcluster"},
 	{"executor/engine", "dispatcher/api"},
 	{"dispatcher/push", "dispatcher/peer"},

@@ -2,7 +2,5 @@
 // outside executor, real files on disk, kill -9, SIGSTOP, torn writes and proxies that lose answers.
 // Each test ends with a ledger: accepted, terminal by state, starts by task, duplicates.
 //
-// The test binary plays the executor itself: started again with HEADRACE_E2E_EXECUTOR set, it registers
-// the functions of executor.go and writes each start and end to a file, so that what really ran is
-// counted by the one who ran it.
+// The test binary plays the executor itself; internal/ledger has it, and the books.
 package e2e

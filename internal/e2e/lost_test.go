@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/ledger"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
 )
@@ -24,9 +25,9 @@ import (
 func TestLostAnswersMakeNoSecondTask(t *testing.T) {
 	s := newServer(t)
 	s.start()
-	w := startWorker(t, s.listen, "outside")
+	w := ledger.StartWorker(t, s.listen, "outside")
 	proxy := startProxy(t, s.listen)
-	c := dial(t, proxy.addr, "acme")
+	c := ledger.Dial(t, proxy.addr, "acme")
 
 	const callers, each = 8, 40
 	ids := make([][]string, callers)
@@ -34,7 +35,7 @@ func TestLostAnswersMakeNoSecondTask(t *testing.T) {
 	for i := range callers {
 		wg.Go(func() {
 			for j := range each {
-				sub, err := c.Submit(within(t, time.Minute), client.Task{Function: "work", Payload: fmt.Appendf(nil, "%d/%d", i, j)})
+				sub, err := c.Submit(ledger.Within(t, time.Minute), client.Task{Function: "work", Payload: fmt.Appendf(nil, "%d/%d", i, j)})
 				if err != nil {
 					t.Errorf("submit: %v", err)
 					return
@@ -44,7 +45,7 @@ func TestLostAnswersMakeNoSecondTask(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	batch, err := c.SubmitBatch(within(t, time.Minute), []client.Task{{Function: "work", Payload: []byte("a")}, {Function: "work", Payload: []byte("b")}})
+	batch, err := c.SubmitBatch(ledger.Within(t, time.Minute), []client.Task{{Function: "work", Payload: []byte("a")}, {Function: "work", Payload: []byte("b")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,20 +53,20 @@ func TestLostAnswersMakeNoSecondTask(t *testing.T) {
 	for _, list := range ids {
 		all = append(all, list...)
 	}
-	direct := dial(t, s.listen, "acme")
-	states := audit(t, direct, all, time.Minute)
-	t.Logf("%d answers of %d lost; %s", proxy.lost.Load(), proxy.seen.Load(), describe(states, ledger(t, w)))
+	direct := ledger.Dial(t, s.listen, "acme")
+	states := ledger.Audit(t, direct, all, time.Minute)
+	t.Logf("%d answers of %d lost; %s", proxy.lost.Load(), proxy.seen.Load(), ledger.Describe(states, ledger.Read(t, w)))
 	if proxy.lost.Load() == 0 {
 		t.Error("the proxy lost nothing: the test shows nothing")
 	}
 	stored := 0
 	payloads := map[string]int{}
-	for info, err := range direct.ListAll(within(t, time.Minute), client.ListOptions{}) {
+	for info, err := range direct.ListAll(ledger.Within(t, time.Minute), client.ListOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		stored++
-		full, err := direct.Get(within(t, time.Minute), client.ByID(info.ID))
+		full, err := direct.Get(ledger.Within(t, time.Minute), client.ByID(info.ID))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/ledger"
 )
 
 // A million queued tasks of 200 bytes and then 2,000 of 1 MiB fit into 512 MB of the server's memory, also
@@ -17,17 +18,17 @@ func TestMemoryIsBounded(t *testing.T) {
 	const limit = 512 << 20
 	s := newServer(t)
 	s.start()
-	flood, other := dial(t, s.listen, "flood"), dial(t, s.listen, "other")
-	startWorker(t, s.listen, "others", "HEADRACE_E2E_TENANT=other")
+	flood, other := ledger.Dial(t, s.listen, "flood"), ledger.Dial(t, s.listen, "other")
+	ledger.StartWorker(t, s.listen, "others", "HEADRACE_E2E_TENANT=other")
 
 	probe := func(when string) {
 		t.Helper()
 		began := time.Now()
-		sub, err := other.Submit(within(t, 10*time.Second), client.Task{Function: "work"})
+		sub, err := other.Submit(ledger.Within(t, 10*time.Second), client.Task{Function: "work"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		info, err := other.Wait(within(t, 10*time.Second), client.ByID(sub.ID))
+		info, err := other.Wait(ledger.Within(t, 10*time.Second), client.ByID(sub.ID))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,19 +41,19 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Errorf("%s: another tenant's task started after %v, want 100 ms", when, d)
 		}
 	}
-	eventually(t, 20*time.Second, "the other tenant is served", func() bool {
-		sub, err := other.Submit(within(t, 10*time.Second), client.Task{Function: "work"})
+	ledger.Eventually(t, 20*time.Second, "the other tenant is served", func() bool {
+		sub, err := other.Submit(ledger.Within(t, 10*time.Second), client.Task{Function: "work"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = other.Wait(within(t, 10*time.Second), client.ByID(sub.ID))
+		_, err = other.Wait(ledger.Within(t, 10*time.Second), client.ByID(sub.ID))
 		return err == nil
 	})
 	payload := make([]byte, 200)
-	submitAll(t, flood, small, func(int) client.Task { return client.Task{Function: "nobody", Payload: payload} })
+	ledger.SubmitAll(t, flood, small, func(int) client.Task { return client.Task{Function: "nobody", Payload: payload} })
 	probe("a million of 200 bytes")
 	mib := make([]byte, 1<<20)
-	submitAll(t, flood, large, func(int) client.Task { return client.Task{Function: "nobody-large", Payload: mib} })
+	ledger.SubmitAll(t, flood, large, func(int) client.Task { return client.Task{Function: "nobody-large", Payload: mib} })
 	probe("and 2,000 of 1 MiB")
 	s.kill()
 	s.start()

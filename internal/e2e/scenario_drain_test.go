@@ -17,25 +17,10 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/ledger"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
 )
-
-// ends waits until an executor process is gone and returns how long that took. It fails unless its exit
-// code is 0.
-func (w *worker) ends(limit time.Duration) time.Duration {
-	w.t.Helper()
-	began := time.Now()
-	select {
-	case err := <-w.exited:
-		if err != nil {
-			w.t.Errorf("%s ended with %v\n%s", w.name, err, w.log)
-		}
-	case <-time.After(limit):
-		w.t.Fatalf("%s still runs %v later\n%s", w.name, limit, w.log)
-	}
-	return time.Since(began)
-}
 
 // Executors are told to stop while 50 tasks run that allow one attempt. They exit in order; nothing is
 // counted as a failure or loss, no attempt spent, and the last executor finishes all (B007).
@@ -43,18 +28,18 @@ func TestScenarioExecutorStopsWithFiftyTasks(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.start()
-	c := dial(t, s.listen, "acme")
-	ids := submitAll(t, c, 50, func(int) client.Task { return client.Task{Function: "hold", Options: client.Options{MaxAttempts: 1}} })
+	c := ledger.Dial(t, s.listen, "acme")
+	ids := ledger.SubmitAll(t, c, 50, func(int) client.Task { return client.Task{Function: "hold", Options: client.Options{MaxAttempts: 1}} })
 	for i := range 3 {
-		w := startWorker(t, s.listen, fmt.Sprint("stopped-", i))
-		eventually(t, 20*time.Second, "all run", func() bool { return len(ledger(t, w)) == len(ids) })
-		w.signal(syscall.SIGTERM)
-		if took := w.ends(20 * time.Second); took > 4*time.Second { // the drain of 2 s, and 2 s
+		w := ledger.StartWorker(t, s.listen, fmt.Sprint("stopped-", i))
+		ledger.Eventually(t, 20*time.Second, "all run", func() bool { return len(ledger.Read(t, w)) == len(ids) })
+		w.Signal(syscall.SIGTERM)
+		if took := w.Ends(20 * time.Second); took > 4*time.Second { // the drain of 2 s, and 2 s
 			t.Errorf("round %d: the executor took %v to stop", i, took)
 		}
 	}
 	for _, id := range ids {
-		info, err := c.Get(within(t, 10*time.Second), client.ByID(id))
+		info, err := c.Get(ledger.Within(t, 10*time.Second), client.ByID(id))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,13 +47,13 @@ func TestScenarioExecutorStopsWithFiftyTasks(t *testing.T) {
 			t.Fatalf("given back: %v at attempt %d, losses %d, %v", info.State, info.Attempt, info.Losses, info.Error)
 		}
 	}
-	last := startWorker(t, s.listen, "last")
-	last.release()
-	if states := audit(t, c, ids, time.Minute); states[task.Succeeded] != len(ids) {
+	last := ledger.StartWorker(t, s.listen, "last")
+	last.Release()
+	if states := ledger.Audit(t, c, ids, time.Minute); states[task.Succeeded] != len(ids) {
 		t.Errorf("%v", states)
 	}
 	for _, id := range ids {
-		info, err := c.Get(within(t, 10*time.Second), client.ByID(id))
+		info, err := c.Get(ledger.Within(t, 10*time.Second), client.ByID(id))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,26 +69,26 @@ func TestScenarioServerAwayWhileHandlersEnd(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.start()
-	c := dial(t, s.listen, "acme")
-	w := startWorker(t, s.listen, "outside")
-	ids := submitAll(t, c, 20, func(int) client.Task {
+	c := ledger.Dial(t, s.listen, "acme")
+	w := ledger.StartWorker(t, s.listen, "outside")
+	ids := ledger.SubmitAll(t, c, 20, func(int) client.Task {
 		return client.Task{Function: "slow", Payload: []byte("3s"), Options: client.Options{MaxAttempts: 1}}
 	})
-	eventually(t, 20*time.Second, "all run", func() bool { return len(ledger(t, w)) == len(ids) })
+	ledger.Eventually(t, 20*time.Second, "all run", func() bool { return len(ledger.Read(t, w)) == len(ids) })
 	began := time.Now()
-	eventually(t, 5*time.Second, "a second has passed", func() bool { return time.Since(began) > time.Second })
+	ledger.Eventually(t, 5*time.Second, "a second has passed", func() bool { return time.Since(began) > time.Second })
 	s.kill()
-	eventually(t, 10*time.Second, "4 s have passed", func() bool { return time.Since(began) > 4*time.Second })
+	ledger.Eventually(t, 10*time.Second, "4 s have passed", func() bool { return time.Since(began) > 4*time.Second })
 	s.start()
-	states := audit(t, c, ids, 10*time.Second)
-	l := ledger(t, w)
-	t.Logf("all ended %v after their start; %s", time.Since(began), describe(states, l))
+	states := ledger.Audit(t, c, ids, 10*time.Second)
+	l := ledger.Read(t, w)
+	t.Logf("all ended %v after their start; %s", time.Since(began), ledger.Describe(states, l))
 	if states[task.Succeeded] != len(ids) {
 		t.Errorf("%v", states)
 	}
 	for _, id := range ids {
-		if l[id].starts != 1 {
-			t.Errorf("%s started %d times", id, l[id].starts)
+		if l[id].Starts != 1 {
+			t.Errorf("%s started %d times", id, l[id].Starts)
 		}
 	}
 	nothingInUse(t, s)
@@ -115,24 +100,24 @@ func TestScenarioExecutorStopsWithoutServer(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.start()
-	c := dial(t, s.listen, "acme")
-	w := startWorker(t, s.listen, "alone")
-	ids := submitAll(t, c, 20, func(int) client.Task { return client.Task{Function: "who", Payload: []byte("1s")} })
-	eventually(t, 20*time.Second, "all run", func() bool { return len(ledger(t, w)) == len(ids) })
+	c := ledger.Dial(t, s.listen, "acme")
+	w := ledger.StartWorker(t, s.listen, "alone")
+	ids := ledger.SubmitAll(t, c, 20, func(int) client.Task { return client.Task{Function: "who", Payload: []byte("1s")} })
+	ledger.Eventually(t, 20*time.Second, "all run", func() bool { return len(ledger.Read(t, w)) == len(ids) })
 	s.kill()
-	w.signal(syscall.SIGTERM)
+	w.Signal(syscall.SIGTERM)
 	began := time.Now()
 	select {
-	case <-w.exited: // with which code does not matter: it was not told that its outcomes are safe
+	case <-w.Exited: // with which code does not matter: it was not told that its outcomes are safe
 	case <-time.After(20 * time.Second):
-		t.Fatalf("the executor still runs 20 s later\n%s", w.log)
+		t.Fatalf("the executor still runs 20 s later\n%s", w.Log)
 	}
 	if took := time.Since(began); took > 4*time.Second {
 		t.Errorf("the executor took %v to stop", took)
 	}
 	s.start()
-	startWorker(t, s.listen, "next")
-	if states := audit(t, c, ids, time.Minute); states[task.Succeeded] != len(ids) {
+	ledger.StartWorker(t, s.listen, "next")
+	if states := ledger.Audit(t, c, ids, time.Minute); states[task.Succeeded] != len(ids) {
 		t.Errorf("%v", states)
 	}
 	nothingInUse(t, s)
@@ -145,7 +130,7 @@ func TestScenarioServerStopsWithOpenStreams(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.start()
-	c := dial(t, s.listen, "acme")
+	c := ledger.Dial(t, s.listen, "acme")
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -166,12 +151,12 @@ func TestScenarioServerStopsWithOpenStreams(t *testing.T) {
 			t.Fatal("no session after 20 s")
 		}
 	}
-	ids := submitAll(t, c, 20, func(int) client.Task { return client.Task{Function: "f"} })
+	ids := ledger.SubmitAll(t, c, 20, func(int) client.Task { return client.Task{Function: "f"} })
 	for _, id := range ids {
 		wg.Go(func() { _, _ = c.Wait(ctx, client.ByID(id)) })
 	}
-	eventually(t, 20*time.Second, "they run", func() bool {
-		p, err := c.List(within(t, 5*time.Second), client.ListOptions{State: task.Running})
+	ledger.Eventually(t, 20*time.Second, "they run", func() bool {
+		p, err := c.List(ledger.Within(t, 5*time.Second), client.ListOptions{State: task.Running})
 		return err == nil && len(p.Tasks) == len(ids)
 	})
 	// A session with credit for 50 pushes of 1 MiB each, of which it reads none.
@@ -188,7 +173,7 @@ func TestScenarioServerStopsWithOpenStreams(t *testing.T) {
 		Functions: []*headracev1.FunctionDeclaration{{Tenant: "acme", Name: "large"}}}}); err != nil {
 		t.Fatal(err)
 	}
-	submitAll(t, c, 20, func(int) client.Task { return client.Task{Function: "large", Payload: make([]byte, 1<<20)} })
+	ledger.SubmitAll(t, c, 20, func(int) client.Task { return client.Task{Function: "large", Payload: make([]byte, 1<<20)} })
 	mute, err := net.Dial("tcp", s.listen)
 	if err != nil {
 		t.Fatal(err)
@@ -202,8 +187,8 @@ func TestScenarioServerStopsWithOpenStreams(t *testing.T) {
 		t.Errorf("stopping took %v, want the drain of 5 s and 2 s at most", took)
 	}
 	s.start()
-	eventually(t, 20*time.Second, "the executors are back", func() bool {
-		p, err := c.List(within(t, 5*time.Second), client.ListOptions{State: task.Running})
+	ledger.Eventually(t, 20*time.Second, "the executors are back", func() bool {
+		p, err := c.List(ledger.Within(t, 5*time.Second), client.ListOptions{State: task.Running})
 		return err == nil && len(p.Tasks) == len(ids)
 	})
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)

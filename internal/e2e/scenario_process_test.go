@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/ledger"
 	"github.com/headrace/headrace/task"
 )
 
@@ -22,53 +23,53 @@ func TestScenarioTaskEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.start()
-	c := dial(t, s.listen, "acme")
+	c := ledger.Dial(t, s.listen, "acme")
 	crash := func() string {
-		sub, err := c.Submit(within(t, 10*time.Second), client.Task{Function: "crash", Options: client.Options{MaxAttempts: 1}})
+		sub, err := c.Submit(ledger.Within(t, 10*time.Second), client.Task{Function: "crash", Options: client.Options{MaxAttempts: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return sub.ID
 	}
-	dies := func(name string) *worker {
-		w := startWorker(t, s.listen, name)
+	dies := func(name string) *ledger.Worker {
+		w := ledger.StartWorker(t, s.listen, name)
 		select {
-		case err := <-w.exited:
-			if err == nil || !strings.Contains(w.log.String(), "a goroutine that nobody guards") {
-				t.Errorf("%s ended with %v\n%s", name, err, w.log)
+		case err := <-w.Exited:
+			if err == nil || !strings.Contains(w.Log.String(), "a goroutine that nobody guards") {
+				t.Errorf("%s ended with %v\n%s", name, err, w.Log)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatalf("%s lives on\n%s", name, w.log)
+			t.Fatalf("%s lives on\n%s", name, w.Log)
 		}
 		return w
 	}
 	id := crash()
 	w := dies("first")
-	sound := startWorker(t, s.listen, "sound")
-	info, err := c.Wait(within(t, 30*time.Second), client.ByID(id))
+	sound := ledger.StartWorker(t, s.listen, "sound")
+	info, err := c.Wait(ledger.Within(t, 30*time.Second), client.ByID(id))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info.State != task.Succeeded || info.Attempt != 1 || ledger(t, w)[id].starts != 1 || ledger(t, sound)[id].starts != 1 {
+	if info.State != task.Succeeded || info.Attempt != 1 || ledger.Read(t, w)[id].Starts != 1 || ledger.Read(t, sound)[id].Starts != 1 {
 		t.Errorf("%+v", info)
 	}
 	t.Logf("a process died of it: %d losses", info.Losses)
-	sound.signal(syscall.SIGTERM)
-	sound.ends(20 * time.Second)
+	sound.Signal(syscall.SIGTERM)
+	sound.Ends(20 * time.Second)
 
 	id = crash()
 	deaths := 0
 	for ; deaths < 8; deaths++ {
-		if info, err := c.Get(within(t, 5*time.Second), client.ByID(id)); err != nil || info.State.Terminal() {
+		if info, err := c.Get(ledger.Within(t, 5*time.Second), client.ByID(id)); err != nil || info.State.Terminal() {
 			break
 		}
 		dies(fmt.Sprint("mortal-", deaths))
-		eventually(t, 20*time.Second, "the task is not running any more", func() bool {
-			info, err := c.Get(within(t, 5*time.Second), client.ByID(id))
+		ledger.Eventually(t, 20*time.Second, "the task is not running any more", func() bool {
+			info, err := c.Get(ledger.Within(t, 5*time.Second), client.ByID(id))
 			return err == nil && info.State != task.Running
 		})
 	}
-	info, err = c.Get(within(t, 5*time.Second), client.ByID(id))
+	info, err = c.Get(ledger.Within(t, 5*time.Second), client.ByID(id))
 	t.Logf("the other task ended %d processes, %d of them as losses", deaths, info.Losses)
 	if err != nil || info.State != task.Failed || info.Error.Class != task.ExecutorLost || info.Attempt != 1 {
 		t.Errorf("after %d deaths: %+v, %v", deaths, info, err)
@@ -84,10 +85,10 @@ func TestScenarioLogsTellNoSecretsAndNoLies(t *testing.T) {
 	s := newServer(t)
 	s.args = []string{"--log-level", "debug"}
 	s.start()
-	c := dial(t, s.listen, "acme")
-	w := startWorker(t, s.listen, "outside")
+	c := ledger.Dial(t, s.listen, "acme")
+	w := ledger.StartWorker(t, s.listen, "outside")
 	run := func(function string, o client.Options) string {
-		sub, err := c.Submit(within(t, 10*time.Second), client.Task{Function: function, Payload: []byte(marker), Options: o})
+		sub, err := c.Submit(ledger.Within(t, 10*time.Second), client.Task{Function: function, Payload: []byte(marker), Options: o})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,9 +98,9 @@ func TestScenarioLogsTellNoSecretsAndNoLies(t *testing.T) {
 	for range 3 {
 		ids = append(ids, run("work", client.Options{Labels: map[string]string{"k": "v"}}), run("who", client.Options{}), run("fail", client.Options{MaxAttempts: 2}))
 	}
-	audit(t, c, ids, 30*time.Second)
+	ledger.Audit(t, c, ids, 30*time.Second)
 	held, waits := run("hold", client.Options{}), run("nobody", client.Options{ID: "taken"})
-	eventually(t, 20*time.Second, "it runs", func() bool { return ledger(t, w)[held] != nil })
+	ledger.Eventually(t, 20*time.Second, "it runs", func() bool { return ledger.Read(t, w)[held] != nil })
 	// Refusals that look at the payload, and at what may not be in names.
 	var refusals bytes.Buffer
 	for _, tk := range []client.Task{
@@ -108,7 +109,7 @@ func TestScenarioLogsTellNoSecretsAndNoLies(t *testing.T) {
 		{Function: "BAD", Payload: []byte(marker)},
 		{Function: "nobody", Payload: []byte(marker), ContentType: "text/\x00"},
 	} {
-		_, err := c.Submit(within(t, 10*time.Second), tk)
+		_, err := c.Submit(ledger.Within(t, 10*time.Second), tk)
 		if err == nil {
 			t.Errorf("%s was accepted", tk.Function)
 		}
@@ -118,13 +119,13 @@ func TestScenarioLogsTellNoSecretsAndNoLies(t *testing.T) {
 	lie := "x\r\n{\"level\":\"error\",\"msg\":\"" + forged + "\"}\n2026-01-01 ERROR " + forged + " \x1b[2J\u0085\u2028"
 	worker := exec.Command(binary, "--addr", s.listen, "--tenant", "acme", "-o", "json", "worker", "--function", "liar", "--", "sh", "-c", `printf '%s' "$LIE" >&2; exit 78`)
 	worker.Env = append(worker.Environ(), "LIE="+lie)
-	var said tail
+	var said ledger.Tail
 	worker.Stderr = &said
 	if err := worker.Start(); err != nil {
 		t.Fatal(err)
 	}
 	liar := run("liar", client.Options{ID: `"} {"level":"error","msg":"` + forged + `"}`})
-	info, err := c.Wait(within(t, 20*time.Second), client.ByID(liar))
+	info, err := c.Wait(ledger.Within(t, 20*time.Second), client.ByID(liar))
 	if err != nil || info.State != task.Failed || !strings.Contains(info.Error.Message, forged) {
 		t.Errorf("the liar: %+v, %v", info, err)
 	}
@@ -133,7 +134,7 @@ func TestScenarioLogsTellNoSecretsAndNoLies(t *testing.T) {
 		t.Errorf("worker: %v\n%s", err, said.String())
 	}
 	for _, name := range []string{"a\nb", "\x1b[2J", "x\u2028y", strings.Repeat("n", 64)} {
-		cmd := exec.CommandContext(within(t, 10*time.Second), binary, "--addr", s.listen, "worker", "--function", name, "--", "true")
+		cmd := exec.CommandContext(ledger.Within(t, 10*time.Second), binary, "--addr", s.listen, "worker", "--function", name, "--", "true")
 		out, err := cmd.CombinedOutput()
 		if err == nil || strings.Count(strings.TrimSpace(string(out)), "\n") > 3 || strings.ContainsAny(string(out), "\x1b\u2028") {
 			t.Errorf("function %q: %v, %q", name, err, out)
@@ -153,15 +154,15 @@ func TestScenarioLogsTellNoSecretsAndNoLies(t *testing.T) {
 	if strings.ContainsAny(out+errs, "\x1b\u0085\u2028") || strings.Contains(out+errs, "\n2026-01-01 ERROR") {
 		t.Errorf("the command line prints %q", out+errs)
 	}
-	w.release()
-	audit(t, c, []string{held}, 30*time.Second)
+	w.Release()
+	ledger.Audit(t, c, []string{held}, 30*time.Second)
 	s.kill()
 	s.start()
-	if info, err := c.Get(within(t, 10*time.Second), client.ByID(waits)); err != nil || string(info.Payload) != marker {
+	if info, err := c.Get(ledger.Within(t, 10*time.Second), client.ByID(waits)); err != nil || string(info.Payload) != marker {
 		t.Errorf("%+v, %v", info, err)
 	}
 	s.stop()
-	for name, text := range map[string]string{"the server's log": s.log.String(), "the executor's log": w.log.String(), "the worker's log": said.String(), "refusals": refusals.String(), "pages": pages.String()} {
+	for name, text := range map[string]string{"the server's log": s.log.String(), "the executor's log": w.Log.String(), "the worker's log": said.String(), "refusals": refusals.String(), "pages": pages.String()} {
 		if i := strings.Index(text, marker); i >= 0 {
 			t.Errorf("%s tells a payload: %s", name, text[max(0, i-200):min(len(text), i+100)])
 		}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/ledger"
 	"github.com/headrace/headrace/task"
 )
 
@@ -27,7 +28,7 @@ func TestScenarioManyWriters(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.start()
-	w := startWorker(t, s.listen, "outside", "HEADRACE_E2E_SLOTS=20")
+	w := ledger.StartWorker(t, s.listen, "outside", "HEADRACE_E2E_SLOTS=20")
 	const clients, each = 64, 200
 	ctx, cancel := context.WithCancel(t.Context())
 	var polls, writers sync.WaitGroup
@@ -35,7 +36,7 @@ func TestScenarioManyWriters(t *testing.T) {
 	defer cancel()
 	var lists atomic.Int64
 	for range 3 {
-		c := dial(t, s.listen, "acme")
+		c := ledger.Dial(t, s.listen, "acme")
 		polls.Go(func() {
 			for ctx.Err() == nil {
 				for _, o := range []client.ListOptions{{}, {State: task.Running}, {State: task.Queued}, {Function: "work", PageSize: 1000}} {
@@ -50,10 +51,10 @@ func TestScenarioManyWriters(t *testing.T) {
 	}
 	ids := make([][]string, clients)
 	for i := range clients {
-		c := dial(t, s.listen, "acme")
+		c := ledger.Dial(t, s.listen, "acme")
 		writers.Go(func() {
 			for j := range each {
-				sub, err := c.Submit(within(t, time.Minute), client.Task{Function: "work", Payload: fmt.Appendf(nil, "%d/%d", i, j)})
+				sub, err := c.Submit(ledger.Within(t, time.Minute), client.Task{Function: "work", Payload: fmt.Appendf(nil, "%d/%d", i, j)})
 				if err != nil {
 					t.Errorf("submit: %v", err)
 					return
@@ -63,7 +64,7 @@ func TestScenarioManyWriters(t *testing.T) {
 		})
 	}
 	// Meanwhile somebody starts a second server on the directory.
-	second := exec.CommandContext(within(t, 20*time.Second), binary, "dev", "--data", s.data, "--listen", "127.0.0.1:0", "--http", "off")
+	second := exec.CommandContext(ledger.Within(t, 20*time.Second), binary, "dev", "--data", s.data, "--listen", "127.0.0.1:0", "--http", "off")
 	out, err := second.CombinedOutput()
 	if err == nil || second.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "in use by another headrace process") || !strings.Contains(string(out), s.data) {
 		t.Errorf("a second server on the directory: %v, %s", err, out)
@@ -73,16 +74,16 @@ func TestScenarioManyWriters(t *testing.T) {
 	for _, list := range ids {
 		all = append(all, list...)
 	}
-	c := dial(t, s.listen, "acme")
-	states := audit(t, c, all, time.Minute)
-	l := ledger(t, w)
-	t.Logf("%s, %d lists meanwhile", describe(states, l), lists.Load())
+	c := ledger.Dial(t, s.listen, "acme")
+	states := ledger.Audit(t, c, all, time.Minute)
+	l := ledger.Read(t, w)
+	t.Logf("%s, %d lists meanwhile", ledger.Describe(states, l), lists.Load())
 	if len(all) != clients*each || states[task.Succeeded] != len(all) || len(l) != len(all) {
 		t.Errorf("%d accepted, %d succeeded, %d started", len(all), states[task.Succeeded], len(l))
 	}
 	for id, r := range l {
-		if r.starts != 1 {
-			t.Errorf("%s started %d times", id, r.starts)
+		if r.Starts != 1 {
+			t.Errorf("%s started %d times", id, r.Starts)
 		}
 	}
 	nothingInUse(t, s)
@@ -135,30 +136,30 @@ func TestScenarioKillLoop(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.start()
-	w := startWorker(t, s.listen, "outside")
+	w := ledger.StartWorker(t, s.listen, "outside")
 	ctx, cancel := context.WithCancel(t.Context())
 	var k keep
 	var wg sync.WaitGroup
 	for i := range 4 {
-		k.load(ctx, &wg, 20*time.Millisecond, dial(t, s.listen, "acme"), fmt.Sprint("c", i), "work", "nap")
+		k.load(ctx, &wg, 20*time.Millisecond, ledger.Dial(t, s.listen, "acme"), fmt.Sprint("c", i), "work", "nap")
 	}
 	var slowest time.Duration
 	for range 20 {
 		before := k.count()
-		eventually(t, 20*time.Second, "submits are answered", func() bool { return k.count() > before+20 })
+		ledger.Eventually(t, 20*time.Second, "submits are answered", func() bool { return k.count() > before+20 })
 		at := time.Now().Add(rand.N(200 * time.Millisecond))
-		eventually(t, time.Second, "a random moment", func() bool { return time.Now().After(at) })
+		ledger.Eventually(t, time.Second, "a random moment", func() bool { return time.Now().After(at) })
 		s.kill()
 		slowest = max(slowest, s.start())
 	}
 	before := k.count()
-	eventually(t, 20*time.Second, "submits are answered", func() bool { return k.count() > before+20 })
+	ledger.Eventually(t, 20*time.Second, "submits are answered", func() bool { return k.count() > before+20 })
 	cancel()
 	wg.Wait()
-	c := dial(t, s.listen, "acme")
-	states := audit(t, c, k.ids, time.Minute)
-	l := ledger(t, w)
-	t.Logf("%d answered, slowest start %v; %s", len(k.ids), slowest, describe(states, l))
+	c := ledger.Dial(t, s.listen, "acme")
+	states := ledger.Audit(t, c, k.ids, time.Minute)
+	l := ledger.Read(t, w)
+	t.Logf("%d answered, slowest start %v; %s", len(k.ids), slowest, ledger.Describe(states, l))
 	if states[task.Succeeded] != len(k.ids) {
 		t.Errorf("%v of %d", states, len(k.ids))
 	}
@@ -176,7 +177,7 @@ func checkStored(t *testing.T, c *client.Client) {
 	seen := map[string]string{}
 	n := 0
 	var sample []string
-	for info, err := range c.ListAll(within(t, time.Minute), client.ListOptions{PageSize: 1000}) {
+	for info, err := range c.ListAll(ledger.Within(t, time.Minute), client.ListOptions{PageSize: 1000}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +185,7 @@ func checkStored(t *testing.T, c *client.Client) {
 			sample = append(sample, info.ID)
 		}
 		if !info.State.Terminal() {
-			if _, err := c.Wait(within(t, 30*time.Second), client.ByID(info.ID)); err != nil {
+			if _, err := c.Wait(ledger.Within(t, 30*time.Second), client.ByID(info.ID)); err != nil {
 				t.Errorf("%s: %v", info.ID, err)
 			}
 		}
@@ -194,7 +195,7 @@ func checkStored(t *testing.T, c *client.Client) {
 		seen[info.ClientID] = info.ID
 	}
 	for _, id := range sample {
-		info, err := c.Get(within(t, 10*time.Second), client.ByID(id))
+		info, err := c.Get(ledger.Within(t, 10*time.Second), client.ByID(id))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +226,7 @@ func TestScenarioDiskFull(t *testing.T) {
 			s.kill()
 		}
 	})
-	w := startWorker(t, s.listen, "outside")
+	w := ledger.StartWorker(t, s.listen, "outside")
 	// Somebody else's file takes a good part of the disk: some 50 MiB are left above what is kept free.
 	ballast := filepath.Join(dir, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 120<<20), 0o600); err != nil {
@@ -236,8 +237,8 @@ func TestScenarioDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	running := submitAll(t, c, 10, func(int) client.Task { return client.Task{Function: "hold"} })
-	eventually(t, 20*time.Second, "they run", func() bool { return len(ledger(t, w)) == len(running) })
+	running := ledger.SubmitAll(t, c, 10, func(int) client.Task { return client.Task{Function: "hold"} })
+	ledger.Eventually(t, 20*time.Second, "they run", func() bool { return len(ledger.Read(t, w)) == len(running) })
 	payload := make([]byte, 256<<10)
 	for i := range payload {
 		payload[i] = byte(rand.Uint32()) // nothing to compress
@@ -245,7 +246,7 @@ func TestScenarioDiskFull(t *testing.T) {
 	var ids []string
 	var refusal error
 	for i := 0; refusal == nil && i < 1000; i++ {
-		sub, err := c.Submit(within(t, 10*time.Second), client.Task{Function: "nobody", Payload: payload})
+		sub, err := c.Submit(ledger.Within(t, 10*time.Second), client.Task{Function: "nobody", Payload: payload})
 		if refusal = err; err == nil {
 			ids = append(ids, sub.ID)
 		}
@@ -274,9 +275,9 @@ func TestScenarioDiskFull(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	w.release()
+	w.Release()
 	for range 20 {
-		if _, err := c.Submit(within(t, 2*time.Second), client.Task{Function: "nobody", Payload: payload}); err == nil {
+		if _, err := c.Submit(ledger.Within(t, 2*time.Second), client.Task{Function: "nobody", Payload: payload}); err == nil {
 			t.Error("a submit was answered OK on a full disk")
 		}
 	}
@@ -286,7 +287,7 @@ func TestScenarioDiskFull(t *testing.T) {
 		t.Fatalf("the server has ended: %v\n%s", err, s.log)
 	default:
 	}
-	if info, err := c.Get(within(t, 10*time.Second), client.ByID(ids[0])); err != nil || len(info.Payload) != len(payload) {
+	if info, err := c.Get(ledger.Within(t, 10*time.Second), client.ByID(ids[0])); err != nil || len(info.Payload) != len(payload) {
 		t.Errorf("reads don't work: %v", err)
 	}
 	// There is space again.
@@ -295,23 +296,23 @@ func TestScenarioDiskFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	patient := dial(t, s.listen, "acme")
-	sub, err := patient.Submit(within(t, 30*time.Second), client.Task{Function: "work"})
+	patient := ledger.Dial(t, s.listen, "acme")
+	sub, err := patient.Submit(ledger.Within(t, 30*time.Second), client.Task{Function: "work"})
 	if err != nil {
 		t.Fatalf("no recovery: %v\n%s", err, s.log)
 	}
-	if states := audit(t, patient, append(running, sub.ID), 30*time.Second); states[task.Succeeded] != len(running)+1 {
+	if states := ledger.Audit(t, patient, append(running, sub.ID), 30*time.Second); states[task.Succeeded] != len(running)+1 {
 		t.Errorf("%v", states)
 	}
-	for id, r := range ledger(t, w) {
-		if r.starts != 1 {
-			t.Errorf("%s started %d times", id, r.starts)
+	for id, r := range ledger.Read(t, w) {
+		if r.Starts != 1 {
+			t.Errorf("%s started %d times", id, r.Starts)
 		}
 	}
 	s.kill()
 	s.start()
 	for _, id := range ids {
-		if info, err := patient.Get(within(t, 10*time.Second), client.ByID(id)); err != nil || info.State != task.Queued || len(info.Payload) != len(payload) {
+		if info, err := patient.Get(ledger.Within(t, 10*time.Second), client.ByID(id)); err != nil || info.State != task.Queued || len(info.Payload) != len(payload) {
 			t.Fatalf("%s after a restart: %v", id, err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/headrace/headrace/internal/ledger"
 )
 
 // The scenario tests are faults that real systems of this kind have had, each with its number; docs/TESTING.md
@@ -16,7 +18,7 @@ import (
 // headrace runs the command line against the server and returns what it printed.
 func (s *server) headrace(args ...string) (stdout, stderr string, code int) {
 	s.t.Helper()
-	cmd := exec.CommandContext(within(s.t, 30*time.Second), binary, append([]string{"--addr", s.listen}, args...)...)
+	cmd := exec.CommandContext(ledger.Within(s.t, 30*time.Second), binary, append([]string{"--addr", s.listen}, args...)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
@@ -29,7 +31,7 @@ func (s *server) headrace(args ...string) (stdout, stderr string, code int) {
 func nothingInUse(t *testing.T, s *server) {
 	t.Helper()
 	var last string
-	eventually(t, 20*time.Second, "nothing is in use any more", func() bool {
+	ledger.Eventually(t, 20*time.Second, "nothing is in use any more", func() bool {
 		out, errs, code := s.headrace("partition", "list", "-o", "json")
 		if last = out + errs; code != 0 {
 			return false

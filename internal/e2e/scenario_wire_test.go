@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/ledger"
 	"github.com/headrace/headrace/task"
 )
 
@@ -25,8 +26,8 @@ func TestScenarioStreamDiesAtThePush(t *testing.T) {
 	for i := range tenants {
 		tenant := fmt.Sprint("t", i)
 		wire := newWire(t, s.listen, 0)
-		w := startWorker(t, wire.addr, "behind-"+tenant, "HEADRACE_E2E_TENANT="+tenant)
-		c := dial(t, s.listen, tenant)
+		w := ledger.StartWorker(t, wire.addr, "behind-"+tenant, "HEADRACE_E2E_TENANT="+tenant)
+		c := ledger.Dial(t, s.listen, tenant)
 		wg.Go(func() {
 			var slowest time.Duration
 			for round := range rounds {
@@ -39,7 +40,7 @@ func TestScenarioStreamDiesAtThePush(t *testing.T) {
 					t.Errorf("%s, round %d: done after %v", tenant, round, took)
 				}
 			}
-			if l := ledger(t, w); len(l) != rounds {
+			if l := ledger.Read(t, w); len(l) != rounds {
 				t.Errorf("%s: %d tasks started", tenant, len(l))
 			}
 			made, _ := wire.counts()
@@ -95,16 +96,16 @@ func TestScenarioIdleConnectionsLive(t *testing.T) {
 	s := newServer(t)
 	s.start()
 	patient, strict := newWire(t, s.listen, 0), newWire(t, s.listen, 10*time.Second)
-	w := startWorker(t, strict.addr, "idle")
-	c := dial(t, patient.addr, "acme")
-	running, err := c.Submit(within(t, 10*time.Second), client.Task{Function: "hold"})
+	w := ledger.StartWorker(t, strict.addr, "idle")
+	c := ledger.Dial(t, patient.addr, "acme")
+	running, err := c.Submit(ledger.Within(t, 10*time.Second), client.Task{Function: "hold"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "it runs", func() bool { return len(ledger(t, w)) == 1 })
+	ledger.Eventually(t, 20*time.Second, "it runs", func() bool { return len(ledger.Read(t, w)) == 1 })
 	waited := make(chan error, 1)
 	go func() {
-		_, err := c.Wait(within(t, 90*time.Second), client.ByID(running.ID))
+		_, err := c.Wait(ledger.Within(t, 90*time.Second), client.ByID(running.ID))
 		waited <- err
 	}()
 	began := time.Now()
@@ -113,30 +114,30 @@ func TestScenarioIdleConnectionsLive(t *testing.T) {
 	if code := pingLikeMad(t, s.listen); code != 0xb {
 		t.Errorf("the pinger was sent away with code %d, want 11 (ENHANCE_YOUR_CALM)", code)
 	}
-	eventually(t, 60*time.Second, "35 s have passed", func() bool { return time.Since(began) > 35*time.Second })
+	ledger.Eventually(t, 60*time.Second, "35 s have passed", func() bool { return time.Since(began) > 35*time.Second })
 	if made, idle := strict.counts(); made != madeBefore || idle != 0 {
 		t.Errorf("the executor made %d connections, then %d; %d were silent for 10 s", madeBefore, made, idle)
 	}
 	if made, _ := patient.counts(); made != waitsBefore {
 		t.Errorf("the client made %d connections, then %d", waitsBefore, made)
 	}
-	if text := s.log.String() + w.log.String(); strings.Contains(strings.ToLower(text), "too_many_pings") {
+	if text := s.log.String() + w.Log.String(); strings.Contains(strings.ToLower(text), "too_many_pings") {
 		t.Errorf("somebody of ours was punished for pings:\n%s", text)
 	}
-	w.release()
+	w.Release()
 	if err := <-waited; err != nil {
 		t.Error(err)
 	}
-	if r := ledger(t, w)[running.ID]; r.starts != 1 {
-		t.Errorf("%d starts", r.starts)
+	if r := ledger.Read(t, w)[running.ID]; r.Starts != 1 {
+		t.Errorf("%d starts", r.Starts)
 	}
 	// The idle connections are as good as new.
 	began = time.Now()
-	sub, err := c.Submit(within(t, 5*time.Second), client.Task{Function: "work"})
+	sub, err := c.Submit(ledger.Within(t, 5*time.Second), client.Task{Function: "work"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Wait(within(t, 5*time.Second), client.ByID(sub.ID)); err != nil || time.Since(began) > time.Second {
+	if _, err := c.Wait(ledger.Within(t, 5*time.Second), client.ByID(sub.ID)); err != nil || time.Since(began) > time.Second {
 		t.Errorf("after the idle time: %v after %v", err, time.Since(began))
 	}
 }

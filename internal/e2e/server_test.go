@@ -3,9 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,24 +11,18 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/ledger"
 )
 
 // binary is the built headrace; TestMain makes it.
 var binary string
 
 func TestMain(m *testing.M) {
-	if os.Getenv("HEADRACE_E2E_EXECUTOR") != "" {
-		executorMain()
-		return
-	}
+	ledger.ExecutorMain()
 	dir, err := os.MkdirTemp("", "headrace-e2e-")
 	if err != nil {
 		panic(err)
@@ -56,7 +48,7 @@ type server struct {
 	env    []string
 	args   []string // further flags
 	cmd    *exec.Cmd
-	log    *tail
+	log    *ledger.Tail
 	exited chan error
 }
 
@@ -91,7 +83,7 @@ func (s *server) start() time.Duration {
 	began := time.Now()
 	s.cmd = exec.Command(binary, append([]string{"dev", "-o", "json", "--data", s.data, "--listen", s.listen, "--http", s.http}, s.args...)...)
 	s.cmd.Env = append(os.Environ(), s.env...)
-	s.log = &tail{}
+	s.log = &ledger.Tail{}
 	s.cmd.Stderr = s.log
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -176,44 +168,4 @@ func (s *server) peakRSS() int64 {
 	}
 	s.t.Fatal("no VmHWM")
 	return 0
-}
-
-// dial returns a client of the given tenant.
-func dial(t testing.TB, addr, tenant string) *client.Client {
-	t.Helper()
-	c, err := client.Dial(client.Config{Addr: addr, Tenant: tenant, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// within returns a context that ends after d or with the test.
-func within(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeoutCause(t.Context(), d, errors.New("the test's bound of "+d.String()))
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// tail keeps the last 256 KiB that a process printed.
-type tail struct {
-	mu  sync.Mutex // guards buf
-	buf []byte
-}
-
-func (w *tail) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.buf = append(w.buf, p...)
-	if over := len(w.buf) - 256<<10; over > 0 {
-		w.buf = append(w.buf[:0], w.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (w *tail) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return string(w.buf)
 }

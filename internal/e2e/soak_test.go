@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/ledger"
 	"github.com/headrace/headrace/task"
 )
 
@@ -36,7 +37,7 @@ func TestScenarioNoSlotLeaks(t *testing.T) {
 // post is a place where executors run, one after the other, behind a network of its own.
 type post struct {
 	wire   *wire
-	worker *worker
+	worker *ledger.Worker
 }
 
 // soak does it for d and then holds the books against each other: every accepted task has one end that fits
@@ -44,9 +45,9 @@ type post struct {
 func soak(t *testing.T, d time.Duration) {
 	s := newServer(t)
 	s.start()
-	var all []*worker
+	var all []*ledger.Worker
 	begin := func(p *post) {
-		p.worker = startWorker(t, p.wire.addr, fmt.Sprint("w", len(all)), "HEADRACE_E2E_SLOTS=30")
+		p.worker = ledger.StartWorker(t, p.wire.addr, fmt.Sprint("w", len(all)), "HEADRACE_E2E_SLOTS=30")
 		all = append(all, p.worker)
 	}
 	posts := make([]*post, 3)
@@ -59,17 +60,17 @@ func soak(t *testing.T, d time.Duration) {
 	var k keep
 	var loads sync.WaitGroup
 	for i := range 3 {
-		k.load(ctx, &loads, 100*time.Millisecond, dial(t, s.listen, "acme"), fmt.Sprint("c", i), "work", "work", "nap", "fail", "nobody-yet")
+		k.load(ctx, &loads, 100*time.Millisecond, ledger.Dial(t, s.listen, "acme"), fmt.Sprint("c", i), "work", "work", "nap", "fail", "nobody-yet")
 	}
 	cancelled := map[string]client.CancelResult{}
-	c := dial(t, s.listen, "acme")
+	c := ledger.Dial(t, s.listen, "acme")
 	events := map[string]int{}
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		p := posts[rand.IntN(len(posts))]
 		what, act := incident(s, p)
 		events[what]++
 		act()
-		if p.worker.gone() {
+		if p.worker.Gone() {
 			begin(p)
 		}
 		k.mu.Lock()
@@ -80,32 +81,32 @@ func soak(t *testing.T, d time.Duration) {
 		}
 		k.mu.Unlock()
 		for _, id := range ids {
-			res, _, err := c.Cancel(within(t, 60*time.Second), client.ByID(id), "soak")
+			res, _, err := c.Cancel(ledger.Within(t, 60*time.Second), client.ByID(id), "soak")
 			if err != nil {
 				t.Fatalf("cancel %s after %s: %v", id, what, err)
 			}
 			cancelled[id] = res
 		}
 		pause := time.Now().Add(500*time.Millisecond + rand.N(time.Second))
-		eventually(t, 2*time.Second, "a pause", func() bool { return time.Now().After(pause) })
+		ledger.Eventually(t, 2*time.Second, "a pause", func() bool { return time.Now().After(pause) })
 	}
 	cancel()
 	loads.Wait()
 	// What waits for a function that nobody has is cancelled; the rest ends by itself.
-	for info, err := range c.ListAll(within(t, 5*time.Minute), client.ListOptions{Function: "nobody-yet", PageSize: 1000}) {
+	for info, err := range c.ListAll(ledger.Within(t, 5*time.Minute), client.ListOptions{Function: "nobody-yet", PageSize: 1000}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		if info.State.Terminal() {
 			continue
 		}
-		if _, _, err := c.Cancel(within(t, time.Minute), client.ByID(info.ID), "the end"); err != nil {
+		if _, _, err := c.Cancel(ledger.Within(t, time.Minute), client.ByID(info.ID), "the end"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	states := audit(t, c, k.ids, 5*time.Minute)
-	l := ledger(t, all...)
-	t.Logf("%v: %d accepted, %v; %s; peak RSS %d MiB", d, len(k.ids), events, describe(states, l), s.peakRSS()>>20)
+	states := ledger.Audit(t, c, k.ids, 5*time.Minute)
+	l := ledger.Read(t, all...)
+	t.Logf("%v: %d accepted, %v; %s; peak RSS %d MiB", d, len(k.ids), events, ledger.Describe(states, l), s.peakRSS()>>20)
 	sum := 0
 	for _, n := range states {
 		sum += n
@@ -114,13 +115,13 @@ func soak(t *testing.T, d time.Duration) {
 		t.Errorf("%d ended of %d", sum, len(k.ids))
 	}
 	for id, res := range cancelled {
-		if info, err := c.Get(within(t, 10*time.Second), client.ByID(id)); err != nil || res == client.Cancelled && info.State != task.Cancelled {
+		if info, err := c.Get(ledger.Within(t, 10*time.Second), client.ByID(id)); err != nil || res == client.Cancelled && info.State != task.Cancelled {
 			t.Errorf("%s: the cancel was answered with %v, it is %v, %v", id, res, info, err)
 		}
 	}
 	for id, r := range l {
 		seen := map[string]bool{}
-		for _, token := range r.tokens {
+		for _, token := range r.Tokens {
 			if seen[token] {
 				t.Errorf("%s started twice with the token %s", id, token)
 			}
@@ -133,8 +134,8 @@ func soak(t *testing.T, d time.Duration) {
 		t.Errorf("peak RSS %d MiB", rss>>20)
 	}
 	for _, p := range posts {
-		p.worker.signal(syscall.SIGTERM)
-		p.worker.ends(20 * time.Second)
+		p.worker.Signal(syscall.SIGTERM)
+		p.worker.Ends(20 * time.Second)
 	}
 	s.stop()
 }
@@ -147,12 +148,12 @@ func incident(s *server, p *post) (what string, act func()) {
 	}{
 		{"server killed", func() { s.kill(); s.start() }},
 		{"server restarted", func() { s.stop(); s.start() }},
-		{"executor killed", func() { p.worker.signal(syscall.SIGKILL); <-p.worker.exited; p.worker.exited <- nil }},
-		{"executor restarted", func() { p.worker.signal(syscall.SIGTERM); <-p.worker.exited; p.worker.exited <- nil }},
+		{"executor killed", func() { p.worker.Signal(syscall.SIGKILL); <-p.worker.Exited; p.worker.Exited <- nil }},
+		{"executor restarted", func() { p.worker.Signal(syscall.SIGTERM); <-p.worker.Exited; p.worker.Exited <- nil }},
 		{"executor paused", func() {
-			p.worker.signal(syscall.SIGSTOP)
+			p.worker.Signal(syscall.SIGSTOP)
 			w := p.worker
-			time.AfterFunc(rand.N(8*time.Second), func() { w.signal(syscall.SIGCONT) })
+			time.AfterFunc(rand.N(8*time.Second), func() { w.Signal(syscall.SIGCONT) })
 		}},
 		{"connection cut", p.wire.cut},
 		{"network dead", p.wire.hush},
@@ -160,15 +161,4 @@ func incident(s *server, p *post) (what string, act func()) {
 	}
 	x := pick[rand.IntN(len(pick))]
 	return x.what, x.act
-}
-
-// gone reports whether the process has ended.
-func (w *worker) gone() bool {
-	select {
-	case err := <-w.exited:
-		w.exited <- err
-		return true
-	default:
-		return false
-	}
 }

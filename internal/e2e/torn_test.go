@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/ledger"
 )
 
 // The server is killed under load and the last kilobytes of the newest file of its data directory are cut
@@ -37,9 +38,9 @@ func TestTornLastWrite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
 			s.start()
-			c := dial(t, s.listen, "acme")
+			c := ledger.Dial(t, s.listen, "acme")
 			answered := make(chan string, 100_000)
-			ctx := within(t, time.Minute)
+			ctx := ledger.Within(t, time.Minute)
 			for i := range 8 {
 				go func() { // until the server is gone
 					for j := 0; ; j++ {
@@ -62,7 +63,7 @@ func TestTornLastWrite(t *testing.T) {
 					}
 				}()
 			}
-			eventually(t, 20*time.Second, "1,000 submits are answered", func() bool { return len(answered) > 1000 })
+			ledger.Eventually(t, 20*time.Second, "1,000 submits are answered", func() bool { return len(answered) > 1000 })
 			s.kill()
 			ids := map[string]bool{}
 			for len(answered) > 0 {
@@ -72,7 +73,7 @@ func TestTornLastWrite(t *testing.T) {
 			damage(t, file, size)
 			s.start()
 			t.Logf("%d submits answered before the kill; damaged %s (%d bytes); the server says:\n%s", len(ids), filepath.Base(file), size, s.log)
-			for info, err := range dial(t, s.listen, "acme").ListAll(within(t, time.Minute), client.ListOptions{PageSize: 1000}) {
+			for info, err := range ledger.Dial(t, s.listen, "acme").ListAll(ledger.Within(t, time.Minute), client.ListOptions{PageSize: 1000}) {
 				if err != nil {
 					t.Fatal(err)
 				}
