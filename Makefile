@@ -4,10 +4,11 @@ GO    ?= go
 TOOL  := $(GO) tool -modfile=tools/go.mod
 ARGS  ?=
 SEED  ?=
+ROW   ?=
 N     ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help run build cluster cluster-down check test test-deps generate generate-check sim soak fuzz bench bench-peers ci clean
+.PHONY: help run build cluster cluster-down check test test-deps generate generate-check sim soak chaos fuzz bench bench-peers ci clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -49,6 +50,9 @@ sim: ## the cluster's simulation: SEED=0x… for one seed, N=… for how many
 
 soak: build ## half an hour of load, kills and restarts, with a ledger at the end
 	HEADRACE_SOAK=30m $(GO) test ./internal/e2e -run TestSoak -count=1 -timeout 60m -v
+
+chaos: test-deps ## a cluster that is killed, paused, cut off and restarted under load: all rows, or ROW=TestKillOwner
+	HEADRACE_CHAOS=long $(GO) test ./internal/chaos -count=1 -timeout 120m -parallel 1 -v $(if $(ROW),-run '^$(ROW)$$')
 
 fuzz: ## each fuzz target for FUZZTIME (30s)
 	./scripts/fuzz.sh

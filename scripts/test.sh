@@ -15,7 +15,7 @@ step() {
 # The race detector makes the stores' long random walks ten times slower and finds nothing there: they are
 # one goroutine. Their tests with several run under it.
 step "units, scripts, bubbles, under the race detector" \
-	$go test -race -count=1 -timeout 10m $($go list ./... | grep -vE '/internal/(sim|e2e)$|/store/(filestore|memstore)$')
+	$go test -race -count=1 -timeout 10m $($go list ./... | grep -vE '/internal/(sim|e2e|chaos)$|/store/(filestore|memstore)$')
 step "stores: conformance, kill -9, damaged files" \
 	$go test -count=1 -timeout 10m ./store/filestore ./store/memstore
 step "stores: readers beside writers, under the race detector" \
@@ -26,6 +26,8 @@ step "simulation: each mutant is caught" \
 	$go test -count=1 -timeout 10m -tags mutant ./internal/sim -run Mutant
 step "real processes: kill -9, lost answers, pauses, torn writes" \
 	$go test -count=1 -timeout 10m ./internal/e2e
+step "a cluster of real processes: nodes killed, paused, restarted under load" \
+	$go test -count=1 -timeout 10m -parallel 2 ./internal/chaos
 step "the peers' benchmark builds, and runs without the peers that need Redis" \
 	$go -C bench test -count=1 -timeout 5m ./...
 step "benchmarks still run" \

@@ -1,0 +1,182 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/localcluster"
+)
+
+// patience is how long one submit may take, retries of the SDK included.
+const patience = time.Minute
+
+// nap is the task of most flows: its handler takes 200 ms.
+func nap(i int) client.Task { return client.Task{Function: "nap", Payload: fmt.Appendf(nil, "%d", i)} }
+
+// work is a task that takes no time.
+func work(i int) client.Task {
+	return client.Task{Function: "work", Payload: fmt.Appendf(nil, "%d", i)}
+}
+
+// flow is a steady stream of submits, each a call of its own through the SDK.
+type flow struct {
+	w      *world
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	mu     sync.Mutex // guards what follows
+	asked  int
+	failed []error
+	took   []time.Duration // of those that were accepted
+	at     []time.Time     // when they were accepted
+}
+
+// flow submits so many tasks a second, over the tenants and the nodes in turn, until it is stopped.
+func (w *world) flow(rate int, via []*localcluster.Node, task func(i int) client.Task, tenants ...string) *flow {
+	if len(tenants) == 0 {
+		tenants = w.tenants
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	f := &flow{w: w, cancel: cancel, ended: make(chan struct{})}
+	var clients []*client.Client
+	for _, tenant := range tenants {
+		for _, n := range via {
+			clients = append(clients, w.client(n, tenant))
+		}
+	}
+	go func() {
+		defer close(f.ended)
+		var calls sync.WaitGroup
+		defer calls.Wait()
+		began := time.Now()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			for ; i < int(time.Since(began).Seconds()*float64(rate)); i++ {
+				calls.Go(func() { f.submit(clients[i%len(clients)], task(i)) })
+			}
+		}
+	}()
+	w.t.Cleanup(func() { f.stop() })
+	return f
+}
+
+func (f *flow) submit(c *client.Client, t client.Task) {
+	f.mu.Lock()
+	f.asked++
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("the caller's patience ended"))
+	defer cancel()
+	asked := time.Now()
+	s, err := c.Submit(ctx, t)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil {
+		f.failed = append(f.failed, err)
+		return
+	}
+	f.took, f.at = append(f.took, time.Since(asked)), append(f.at, time.Now())
+	f.w.took(c.Tenant(), s.ID, asked)
+}
+
+// stop ends the flow and waits for the submits that are under way.
+func (f *flow) stop() {
+	f.cancel()
+	<-f.ended
+}
+
+// report prints what the callers saw, and fails if a submit failed.
+func (f *flow) report(name string) {
+	f.w.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	took := slices.Sorted(slices.Values(f.took))
+	at := func(q float64) time.Duration {
+		if len(took) == 0 {
+			return 0
+		}
+		return took[int(q*float64(len(took)-1))].Round(time.Millisecond)
+	}
+	gap, from := f.gap()
+	f.w.t.Logf("%s: %d submits, %d failed; took p50 %v, p99 %v, max %v; longest time without an accepted one %v%s",
+		name, f.asked, len(f.failed), at(0.5), at(0.99), at(1), gap.Round(time.Millisecond), from)
+	for i, err := range f.failed {
+		if i == 3 {
+			break
+		}
+		f.w.t.Errorf("%s: a submit failed: %v", name, err)
+	}
+}
+
+// gap returns the longest time without an accepted submit; under mu.
+func (f *flow) gap() (longest time.Duration, from string) {
+	at := slices.SortedFunc(slices.Values(f.at), time.Time.Compare)
+	for i := 1; i < len(at); i++ {
+		if d := at[i].Sub(at[i-1]); d > longest {
+			longest, from = d, fmt.Sprintf(" after %v", at[i-1].Sub(at[0]).Round(time.Millisecond))
+		}
+	}
+	return longest, from
+}
+
+// submitAll submits n tasks in batches over the tenants and nodes, several at once. A batch is small: all of it goes to one
+// partition, and each partition shall have old tasks and young ones.
+func (w *world) submitAll(n int, via []*localcluster.Node, task func(i int) client.Task, tenants ...string) []string {
+	w.t.Helper()
+	if len(tenants) == 0 {
+		tenants = w.tenants
+	}
+	const batch, callers = 25, 8
+	var mu sync.Mutex // guards what follows
+	ids, failed := []string{}, error(nil)
+	var calls sync.WaitGroup
+	turns := make(chan int)
+	for range callers {
+		calls.Go(func() {
+			for turn := range turns {
+				tenant, tasks := tenants[turn%len(tenants)], []client.Task{}
+				for i := turn * batch; i < min(n, (turn+1)*batch); i++ {
+					tasks = append(tasks, task(i))
+				}
+				ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+				asked := time.Now()
+				outs, err := w.client(via[turn/len(tenants)%len(via)], tenant).SubmitBatch(ctx, tasks)
+				cancel()
+				for _, o := range outs {
+					if err == nil {
+						err = o.Err
+					}
+				}
+				mu.Lock()
+				if err != nil {
+					failed = fmt.Errorf("submit a batch of %s: %w", tenant, err)
+				} else {
+					for _, o := range outs {
+						w.took(tenant, o.ID, asked)
+						ids = append(ids, o.ID)
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for turn := range (n + batch - 1) / batch {
+		turns <- turn
+	}
+	close(turns)
+	calls.Wait()
+	if failed != nil {
+		w.t.Fatal(failed)
+	}
+	return ids
+}
