@@ -14,6 +14,7 @@ import (
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard/memshard"
+	"github.com/headrace/headrace/store/memstore"
 	"github.com/headrace/headrace/task"
 )
 
@@ -245,5 +246,53 @@ func TestClusterDatabaseRestored(t *testing.T) {
 			}
 			return left == 0
 		})
+	})
+}
+
+// The same without any change of an owner since the backup: the epoch in it is the living owner's, which must not go on
+// with what it has in memory.
+func TestClusterDatabaseRestoredUnderItsOwner(t *testing.T) {
+	three(t, func(t *testing.T, c *testcluster.Several, a, b, d *testcluster.OneNode) {
+		end := make(chan struct{})
+		d.Executor(100, "acme", func(x *executor.Executor) {
+			executor.Handle(x, upper, func(ctx context.Context, in string) (string, error) {
+				select {
+				case <-end:
+				case <-ctx.Done():
+					return "", context.Cause(ctx)
+				}
+				return in, nil
+			})
+		})
+		cl := b.Client("acme")
+		put := func(in string) string {
+			return submit(t, cl, client.Task{Function: "upper", Payload: []byte(in), Options: client.Options{ID: in}})
+		}
+		put("kept")
+		time.Sleep(3 * time.Second)
+		backups := []*memstore.Data{c.Database(0).Clone(), c.Database(1).Clone()}
+		lost := map[string]string{}
+		for i := range 10 {
+			in := fmt.Sprint("lost-", i)
+			lost[in] = put(in)
+		}
+		time.Sleep(200 * time.Millisecond) // they run, and are not recorded yet
+		for i, data := range backups {
+			c.Database(i).Restore(data)
+		}
+		close(end)
+		time.Sleep(10 * time.Second)
+		for in, id := range lost {
+			if info, err := cl.Get(t.Context(), client.ByID(id)); !errors.Is(err, client.ErrNotFound) {
+				t.Errorf("%s, which the backup does not have: %+v, %v", in, info, err)
+			}
+			again := put(in)
+			if info := wait(t, cl, again); again == id || info.State != task.Succeeded {
+				t.Errorf("%s again: %v", in, info.State)
+			}
+		}
+		if info := wait(t, cl, put("kept")); info.State != task.Succeeded {
+			t.Errorf("the one that was kept: %v", info.State)
+		}
 	})
 }

@@ -1,5 +1,5 @@
 -- What the database remembers of the cluster's configuration, so that a registry that was restored or lost is
--- noticed, and can be rebuilt. docs/adr/0021-truth-and-restores.md says how.
+-- noticed, and can be rebuilt. docs/adr/0026-truth-and-restores.md says how.
 
 CREATE TABLE headrace.configuration (
     one    boolean PRIMARY KEY DEFAULT true CHECK (one),
