@@ -15,11 +15,11 @@ import (
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 )
 
-// A Client submits and reads the tasks of one tenant over one connection. Its methods can be called by
+// A Client submits and reads the tasks of one tenant over one connection at a time. Its methods can be called by
 // any number of goroutines.
 type Client struct {
 	cfg    Config
-	conn   *grpc.ClientConn
+	conn   *link
 	tasks  headracev1.TaskServiceClient
 	ctx    context.Context // ends with Close, cause ErrClosed
 	close  context.CancelCauseFunc
@@ -39,26 +39,29 @@ func Dial(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("client config: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	target, creds := "dns:///"+cfg.Addr, insecure.NewCredentials()
+	creds := insecure.NewCredentials()
 	opts := grpcx.DialOptions(0)
 	if cfg.TLS != nil {
 		creds = credentials.NewTLS(cfg.TLS.Clone())
 	}
 	if cfg.Dialer != nil {
-		target = "passthrough:///" + cfg.Addr // the dialler's to resolve
 		opts = append(opts, grpc.WithContextDialer(cfg.Dialer))
 	}
 	if cfg.APIKey != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(apiKey(cfg.APIKey)))
 	}
-	conn, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(creds))...)
+	opts = append(opts, grpc.WithTransportCredentials(creds))
+	conn, err := newLink(grpcx.Addrs(cfg.Addr), func(addrs []string) (*grpc.ClientConn, error) {
+		target, several := grpcx.Target(addrs...)
+		return grpc.NewClient(target, slices.Concat(opts, several)...)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", cfg.Addr, err)
 	}
 	return newClient(context.Background(), cfg, conn), nil
 }
 
-func newClient(ctx context.Context, cfg Config, conn *grpc.ClientConn) *Client {
+func newClient(ctx context.Context, cfg Config, conn *link) *Client {
 	c := &Client{cfg: cfg, conn: conn, tasks: headracev1.NewTaskServiceClient(conn), log: rateLogger{log: cfg.Logger}}
 	c.children = map[*Client]struct{}{}
 	c.ctx, c.close = context.WithCancelCause(ctx)
@@ -105,7 +108,7 @@ func (c *Client) Close() {
 	}
 	c.queue.stop()
 	if c.parent == nil {
-		c.conn.Close()
+		c.conn.close()
 		return
 	}
 	c.parent.mu.Lock()

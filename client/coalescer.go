@@ -298,7 +298,7 @@ func (q *coalescer) leave(it *item, end error) (Submitted, error) {
 	}
 	if q.offline != nil {
 		err.last = q.offline
-	} else if s := q.c.conn.GetState(); err.last == nil && s != connectivity.Ready {
+	} else if s := q.c.conn.current().GetState(); err.last == nil && s != connectivity.Ready {
 		err.last = fmt.Errorf("no connection to %s (%v)", q.c.cfg.Addr, s)
 	}
 	return Submitted{}, err

@@ -9,12 +9,15 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/task"
 )
 
 // Config says how to reach the platform and as whom. The zero value works against a local `headrace dev`.
 type Config struct {
-	// Addr is host:port of any node. Default: 127.0.0.1:7070.
+	// Addr is host:port of any node, or of several, with commas between. The client holds a connection to one of
+	// them, and goes to the next when that breaks, its node goes away, or nothing is heard of it for 3 s while calls
+	// are under way. Names are looked up at each attempt to connect. Default: 127.0.0.1:7070.
 	Addr string
 	// Tenant whose tasks these are. Default: "default".
 	Tenant string
@@ -54,8 +57,10 @@ type Config struct {
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	if c.Dialer == nil {
-		if _, _, err := net.SplitHostPort(c.Addr); err != nil {
-			return &task.FieldError{Field: "Addr", Value: c.Addr, Want: "host:port"}
+		for _, addr := range grpcx.Addrs(c.Addr) {
+			if _, _, err := net.SplitHostPort(addr); err != nil {
+				return &task.FieldError{Field: "Addr", Value: c.Addr, Want: "host:port, or several with commas between"}
+			}
 		}
 	}
 	if err := task.Name("Tenant", c.Tenant); err != nil {

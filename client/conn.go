@@ -43,15 +43,16 @@ func pause(ctx context.Context, d time.Duration) error {
 // learn why. Hence a call that is under way was sent, or is so within moments.
 func (c *Client) usable(ctx context.Context) error {
 	for ctx.Err() == nil {
-		s := c.conn.GetState()
+		cc := c.conn.current()
+		s := cc.GetState()
 		switch s {
 		case connectivity.Idle:
-			c.conn.Connect()
+			cc.Connect()
 		case connectivity.Connecting:
 		default:
 			return nil
 		}
-		c.conn.WaitForStateChange(ctx, s)
+		cc.WaitForStateChange(ctx, s)
 	}
 	return ended(ctx)
 }
@@ -61,7 +62,8 @@ func (c *Client) usable(ctx context.Context) error {
 func (c *Client) offline(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, backoff(n))
 	defer cancel()
-	c.conn.WaitForStateChange(ctx, c.conn.GetState())
+	cc := c.conn.current()
+	cc.WaitForStateChange(ctx, cc.GetState())
 }
 
 // noteFailure logs what degrades the client: not calls that we ended ourselves.

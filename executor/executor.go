@@ -22,8 +22,9 @@ import (
 
 // Config configures an Executor. The zero value of each field is its documented default.
 type Config struct {
-	// Addr is the host:port of any node, or another gRPC target such as dns:///headrace:7070. The nodes
-	// that own partitions are found from there. Default 127.0.0.1:7070.
+	// Addr is the host:port of any node, or of several, with commas between; or another gRPC target such as
+	// unix:///run/headrace.sock. The nodes that own partitions are found from there. Names are looked up at each
+	// attempt to connect. Default 127.0.0.1:7070.
 	Addr string
 	// Tenant that functions are registered for, unless HandleTenant says otherwise. Default "default".
 	Tenant string

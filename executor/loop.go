@@ -9,6 +9,7 @@ import (
 
 	"github.com/headrace/headrace/executor/engine"
 	"github.com/headrace/headrace/internal/clock"
+	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/version"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -20,6 +21,7 @@ type loop struct {
 	x         *Executor
 	base      context.Context // of all handlers
 	functions []*registration
+	bootstrap []string // configured addresses
 	box       box
 	pool      *pool
 	wg        sync.WaitGroup // goroutines of nodes and of the directory
@@ -42,7 +44,7 @@ const closePatience = 200 * time.Millisecond
 
 func newLoop(x *Executor, base context.Context, functions []*registration) *loop {
 	l := &loop{
-		x: x, base: base, functions: functions,
+		x: x, base: base, functions: functions, bootstrap: grpcx.Addrs(x.cfg.Addr),
 		box:     box{wake: make(chan struct{}, 1)},
 		clock:   clock.New(),
 		streams: make(map[engine.SessionID]*stream),

@@ -56,13 +56,14 @@ type stream struct {
 	finished bool
 }
 
-// connect dials the configured address and follows the directory from there.
+// connect dials the configured addresses and follows the directory from the first that answers.
 func (l *loop) connect() error {
-	conn, err := l.dial(l.x.cfg.Addr)
-	if err != nil {
-		return fmt.Errorf("executor: dial %s: %w", l.x.cfg.Addr, err)
+	for _, addr := range l.bootstrap {
+		if _, err := l.dial(addr); err != nil {
+			return fmt.Errorf("executor: dial %s: %w", addr, err)
+		}
 	}
-	client := headracev1.NewExecutorServiceClient(conn)
+	client := headracev1.NewExecutorServiceClient(l.conns[l.bootstrap[0]])
 	l.wg.Go(func() { l.follow(client) })
 	return nil
 }
@@ -89,7 +90,10 @@ func (l *loop) dial(addr string) (*conn, error) {
 	if cfg.Dialer != nil {
 		opts = append(opts, grpc.WithContextDialer(cfg.Dialer))
 	}
-	c, err := newConn(func() (*grpc.ClientConn, error) { return grpc.NewClient(addr, opts...) })
+	c, err := newConn(func() (*grpc.ClientConn, error) {
+		target, several := grpcx.Target(addr)
+		return grpc.NewClient(target, slices.Concat(opts, several)...)
+	})
 	if err == nil {
 		l.conns[addr] = c
 	}
@@ -119,26 +123,28 @@ func pause(ctx context.Context, n int) bool {
 	}
 }
 
-// follow reads the directory for ever and tells the loop of each change. It asks the configured address first,
-// and when that does not answer, the nodes that the directory has named, one after the other. A server without
+// follow reads the directory for ever and tells the loop of each change. It asks the configured addresses first,
+// and when none answers, the nodes that the directory has named, one after the other. A server without
 // a directory is one node by itself.
 func (l *loop) follow(client headracev1.ExecutorServiceClient) {
-	addrs, at := []string{l.x.cfg.Addr}, 0
+	addrs, at := l.bootstrap, 0
 	for n := 0; ; n++ {
 		err := l.followOne(client, len(addrs) > 1, func(nodes []*headracev1.DirectoryNode) {
 			n = 0
-			known := []string{l.x.cfg.Addr}
+			known := slices.Clone(l.bootstrap)
 			for _, d := range nodes {
 				if d.Address != "" && !slices.Contains(known, d.Address) {
 					known = append(known, d.Address)
 				}
 			}
-			at = max(slices.Index(known, addrs[at]), 0)
+			from := addrs[at]
+			at = max(slices.Index(known, from), 0)
 			addrs = known
-			l.box.call(func() { l.directory(nodes) })
+			l.box.call(func() { l.directory(from, nodes) })
 		})
 		if status.Code(err) == codes.Unimplemented {
-			l.box.call(func() { l.directory([]*headracev1.DirectoryNode{{Partitions: []uint32{0}}}) })
+			from := addrs[at]
+			l.box.call(func() { l.directory(from, []*headracev1.DirectoryNode{{Partitions: []uint32{0}}}) })
 			return
 		}
 		if l.ctx.Err() != nil {
@@ -189,7 +195,7 @@ func (l *loop) clientAt(addr string) headracev1.ExecutorServiceClient {
 	l.box.call(func() {
 		conn, err := l.dial(addr)
 		if err != nil { // it was an address once
-			conn = l.conns[l.x.cfg.Addr]
+			conn = l.conns[l.bootstrap[0]]
 		}
 		got <- conn
 	})
@@ -202,8 +208,9 @@ func (l *loop) clientAt(addr string) headracev1.ExecutorServiceClient {
 }
 
 // directory opens a session to each node that owns partitions and has none, and marks the nodes that
-// own none any more. An empty list says nothing: a cluster that starts has no owners yet.
-func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
+// own none any more. A node that tells no address is the one that was asked. An empty list says nothing: a
+// cluster that starts has no owners yet.
+func (l *loop) directory(from string, nodes []*headracev1.DirectoryNode) {
 	if l.drains {
 		return
 	}
@@ -214,7 +221,7 @@ func (l *loop) directory(nodes []*headracev1.DirectoryNode) {
 		}
 		// By address: a node that has restarted has another id and the same address, and for a while the directory
 		// may name both. With two sessions to one process, the claims of each would be missing from the other's hello.
-		addr := cmp.Or(d.Address, l.x.cfg.Addr)
+		addr := cmp.Or(d.Address, from)
 		key := addr
 		named[key] = true
 		if n := l.nodes[key]; n != nil {

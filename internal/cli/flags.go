@@ -16,7 +16,7 @@ import (
 // globalFlags adds the flags that every command has. Their defaults come from the environment.
 func (a *app) globalFlags(root *cobra.Command) {
 	f := root.PersistentFlags()
-	f.StringVar(&a.addr, "addr", cmpOr(os.Getenv("HEADRACE_ADDR"), "127.0.0.1:7070"), "`host:port` of a server (HEADRACE_ADDR)")
+	f.StringVar(&a.addr, "addr", cmpOr(os.Getenv("HEADRACE_ADDR"), "127.0.0.1:7070"), "`host:port` of a server, or of several with commas between (HEADRACE_ADDR)")
 	// An empty variable is kept, to be refused below: a script whose variable is unset by mistake must
 	// not act on another tenant.
 	tenant, ok := os.LookupEnv("HEADRACE_TENANT")

@@ -19,13 +19,14 @@ type Client struct {
 	api  headracev1.ClusterServiceClient
 }
 
-// Dial returns a client for the server at addr, host:port. It does not wait for the network.
+// Dial returns a client for the server at addr, host:port, or the first that answers of several with commas between. It does not wait for the network.
 func Dial(addr, apiKey string) (*Client, error) {
 	opts := append(grpcx.DialOptions(0), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if apiKey != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(key(apiKey)))
 	}
-	conn, err := grpc.NewClient("dns:///"+addr, opts...)
+	target, several := grpcx.Target(grpcx.Addrs(addr)...)
+	conn, err := grpc.NewClient(target, append(opts, several...)...)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", addr, err)
 	}
