@@ -53,8 +53,12 @@ func (g *Gate) Compare(ctx context.Context) error { return g.compare(ctx, true) 
 
 // compare asks the databases if it is told to, or if there is doubt; then the registry.
 func (g *Gate) compare(ctx context.Context, ask bool) error {
-	g.comparing.Lock()
-	defer g.comparing.Unlock()
+	select {
+	case g.comparing <- struct{}{}:
+		defer func() { <-g.comparing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	g.mu.Lock()
 	ask = ask || g.doubt || g.held.Load() != nil
 	g.doubt = false

@@ -66,7 +66,7 @@ type Gate struct {
 
 	held atomic.Pointer[Held] // nil: agreed
 
-	comparing sync.Mutex // one comparison at a time; held while it asks
+	comparing chan struct{} // holds one token while a comparison asks: one at a time, and who waits can give up
 
 	mu       sync.Mutex // guards following; never held while waiting
 	highest  uint64     // the highest version that anybody was heard to have seen
@@ -91,7 +91,7 @@ func New(cfg Config) (*Gate, error) {
 	if cfg.Changed == nil {
 		cfg.Changed = func(*Held) {}
 	}
-	g := &Gate{kv: cfg.KV, dbs: cfg.Databases, log: cfg.Logger.Named("truth"), say: cfg.Changed, doubt: true}
+	g := &Gate{kv: cfg.KV, dbs: cfg.Databases, log: cfg.Logger.Named("truth"), say: cfg.Changed, doubt: true, comparing: make(chan struct{}, 1)}
 	g.watching, g.rewatch = context.WithCancel(context.Background())
 	h := Held{Unsure: true, Since: time.Now()}
 	h.Reason = h.reason()
