@@ -30,7 +30,7 @@ type Config struct {
 	// Random gives 64 random bits: for ids and jitter. Required. The simulation seeds it.
 	Random func() uint64
 
-	WindowTasks     int                     // of a flow, in memory; 256
+	WindowTasks     int                     // of a flow in a partition, in memory; 1024
 	WindowBytes     int                     // of a flow; 1 MiB
 	NodeWindowBytes int                     // of all flows together; 256 MiB
 	CommitChanges   int                     // of one batch; 2,000

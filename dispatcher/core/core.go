@@ -59,7 +59,7 @@ type Core struct {
 // New returns a core that owns nothing.
 func New(cfg Config) *Core {
 	set := func(v *int, d int) { *v = cmp.Or(*v, d) }
-	set(&cfg.WindowTasks, 256)
+	set(&cfg.WindowTasks, 1024)
 	set(&cfg.WindowBytes, 1<<20)
 	set(&cfg.NodeWindowBytes, 256<<20)
 	set(&cfg.CommitChanges, 2000)
