@@ -11,14 +11,18 @@ package pgtest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -245,3 +249,56 @@ func (s *Server) CPU() time.Duration {
 	u, _ := proctree.Of(s.pid()) // nothing, of a server that is down
 	return u.CPU
 }
+
+// WAL returns what is in the log between two positions, one line a kind of record and table or index of the database, the most bytes
+// first: bytes, records, bytes a record, kind, name. Full pages count as their own kind.
+func (s *Server) WAL(database, from, to string) (string, error) {
+	dump, err := s.run("pg_waldump", "-p", filepath.Join(s.data(), "pg_wal"), "-s", from, "-e", to)
+	if err != nil {
+		return "", err
+	}
+	out, err := s.SQL(database, "SELECT oid::regclass, pg_relation_filenode(oid) FROM pg_class WHERE relfilenode <> 0")
+	if err != nil {
+		return "", err
+	}
+	names := map[string]string{}
+	for line := range strings.Lines(out) {
+		name, node, _ := strings.Cut(strings.TrimSpace(line), "|")
+		names[node] = name
+	}
+	type sum struct {
+		kind           string
+		bytes, records int
+	}
+	sums := map[string]*sum{}
+	for line := range strings.Lines(dump) {
+		m := walRecord.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		kind := m[1] + " " + strings.TrimSpace(m[4])
+		if r := walRelation.FindStringSubmatch(line); r != nil {
+			kind += " " + names[r[1]]
+		}
+		if strings.Contains(line, "FPW") {
+			kind += " (full page)"
+		}
+		if sums[kind] == nil {
+			sums[kind] = &sum{kind: kind}
+		}
+		n, _ := strconv.Atoi(m[3]) // digits by the pattern
+		sums[kind].bytes += (n + 7) &^ 7
+		sums[kind].records++
+	}
+	all := slices.SortedFunc(maps.Values(sums), func(a, b *sum) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.kind, b.kind)) })
+	var b strings.Builder
+	for _, v := range all {
+		fmt.Fprintf(&b, "%10d %8d %6.0f  %s\n", v.bytes, v.records, float64(v.bytes)/float64(v.records), v.kind)
+	}
+	return b.String(), nil
+}
+
+var (
+	walRecord   = regexp.MustCompile(`^rmgr: (\S+)\s+len \(rec/tot\):\s*(\d+)/\s*(\d+),.*desc: ([A-Z_+]+)`)
+	walRelation = regexp.MustCompile(`rel \d+/\d+/(\d+)`)
+)

@@ -84,12 +84,16 @@ func (a *array) text(v string) {
 	a.b = append(binary.BigEndian.AppendUint32(a.b, uint32(len(v))), v...)
 }
 
+func (a *array) null() {
+	a.n++
+	a.nulls = true
+	a.b = binary.BigEndian.AppendUint32(a.b, 1<<32-1)
+}
+
 // data adds bytes; none are NULL.
 func (a *array) data(v []byte) {
 	if len(v) == 0 {
-		a.n++
-		a.nulls = true
-		a.b = binary.BigEndian.AppendUint32(a.b, 1<<32-1)
+		a.null()
 		return
 	}
 	a.raw(v)

@@ -19,7 +19,7 @@ var tuned = []string{"shared_buffers=2GB", "max_wal_size=8GB", "min_wal_size=2GB
 	"checkpoint_timeout=15min", "autovacuum_naptime=10s", "autovacuum_vacuum_cost_delay=1ms", "synchronous_commit=on"}
 
 // BenchmarkCycle is the life of a task as the store sees it: each commit inserts a batch and finishes
-// the one before. One operation is one task.
+// the one before. One operation is one task. HEADRACE_WAL=1 shows what the log holds, by record and relation.
 func BenchmarkCycle(b *testing.B) {
 	s, err := pgtest.New(tuned...)
 	if err != nil {
@@ -27,14 +27,15 @@ func BenchmarkCycle(b *testing.B) {
 	}
 	defer s.Close()
 	for _, batch := range []int{100, 1000} {
-		for _, tenants := range []int{1, 1000} {
+		for _, tenants := range []int{1, 10, 100, 1000} {
 			b.Run(fmt.Sprintf("batch=%d/tenants=%d", batch, tenants), func(b *testing.B) { cycle(b, s, batch, tenants) })
 		}
 	}
 }
 
 func cycle(b *testing.B, server *pgtest.Server, batch, tenants int) {
-	s := open(b, server.DSN(server.Database(b)))
+	db := server.Database(b)
+	s := open(b, server.DSN(db))
 	if _, err := s.Acquire(b.Context(), 1, 0); err != nil {
 		b.Fatal(err)
 	}
@@ -43,6 +44,7 @@ func cycle(b *testing.B, server *pgtest.Server, batch, tenants int) {
 	server.Must(b, "postgres", "CHECKPOINT")
 	done, wal := 0, 0.0
 	walBefore, _ := s.DiskBytes()
+	from := server.Must(b, db, "SELECT pg_current_wal_insert_lsn()")
 	start, cpu, cpuServer := time.Now(), cpuTime(), server.CPU()
 	b.ResetTimer()
 	for done < b.N {
@@ -50,10 +52,17 @@ func cycle(b *testing.B, server *pgtest.Server, batch, tenants int) {
 		load.commit(b, s, append(load.finish(), load.next(batch)...))
 	}
 	b.StopTimer()
-	walAfter, _ := s.DiskBytes()
-	wal = float64(walAfter - walBefore)
 	own, theirs := float64(cpuTime()-cpu)/1e3, float64((server.CPU()-cpuServer).Nanoseconds())/1e3
 	b.ReportMetric(float64(done)/time.Since(start).Seconds(), "tasks/s")
+	walAfter, _ := s.DiskBytes()
+	wal = float64(walAfter - walBefore)
+	if os.Getenv("HEADRACE_WAL") != "" && b.N > 1 {
+		dump, err := server.WAL(db, from, server.Must(b, db, "SELECT pg_current_wal_flush_lsn()"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		fmt.Fprintf(os.Stderr, "log of %d tasks, %d tenants: bytes, records, bytes a record\n%s", done, tenants, dump) // b.Log keeps ten lines
+	}
 	b.ReportMetric(own/float64(done), "client-us/task")
 	b.ReportMetric(theirs/float64(done), "server-us/task")
 	b.ReportMetric(wal/float64(done), "wal-B/task")

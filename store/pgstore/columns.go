@@ -6,14 +6,14 @@ import "encoding/binary"
 type columns struct {
 	pID, pEpoch, pFloor, pRelease, pSeq, pReady, pDue, pBytes           array
 	fPart, fTenant, fFunction, fBand, fReady, fBytes                    array
-	nTenant, nFunction                                                  array
+	nTenant, nFunction, nPartition, nBand                               array
 	bPartition, bBlock                                                  array
 	kTenant, kClient, kID, kPart, kFlow, kReady, kDue, kBytes           array
 	iID, iPlace, iSort, iList, iCreated, iMark, iPayload, iBody         array
-	uID, uPlace, uSort, uList, uMark, uKeep, uPayload, uBody            array
+	uID, uPlace, uSort, uList, uCreated, uMark, uKeep, uPayload, uBody  array
 	dID                                                                 array
-	hID, hList, hCreated, hKeyed, hPayload, hBody                       array
-	sID, sList, sCreated, sKeyed, sBody                                 array
+	hID, hBlock, hList, hCreated, hMask, hSpan, hSole, hKeyed, hMove    array
+	hBody, hPayload                                                     array
 	lLabel, lCreated, lID, xLabel, xCreated, xID, mLabel, mCreated, mID array
 	rSlot, rPartition, rTenant, rID, rAt, rBody                         array
 	gPartition, gTenant, gName, gBody                                   array
@@ -41,6 +41,8 @@ func (c *columns) init() {
 	add(oidInt2, &c.fBand)
 	add(oidInt8, &c.fReady, &c.fBytes)
 	add(oidText, &c.nTenant, &c.nFunction)
+	add(oidInt8, &c.nPartition)
+	add(oidInt2, &c.nBand)
 	add(oidInt8, &c.bPartition, &c.bBlock)
 	add(oidText, &c.kTenant)
 	add(oidBytea, &c.kClient)
@@ -50,22 +52,20 @@ func (c *columns) init() {
 	add(oidUUID, &c.iID)
 	add(oidInt8, &c.iPlace, &c.iSort, &c.iList, &c.iCreated)
 	add(oidBool, &c.iMark)
-	add(oidBytea, &c.iPayload, &c.iBody)
+	add(oidBytea, &c.iBody, &c.iPayload)
 	add(oidUUID, &c.uID)
-	add(oidInt8, &c.uPlace, &c.uSort, &c.uList)
+	add(oidInt8, &c.uPlace, &c.uSort, &c.uList, &c.uCreated)
 	add(oidBool, &c.uMark, &c.uKeep)
 	add(oidBytea, &c.uPayload, &c.uBody)
 	add(oidUUID, &c.dID)
 	c.all = append(c.all, nil, nil)
 	c.oids = append(c.oids, oidInt2, oidInt4)
 	add(oidUUID, &c.hID)
-	add(oidInt8, &c.hList, &c.hCreated)
-	add(oidBool, &c.hKeyed)
-	add(oidBytea, &c.hPayload, &c.hBody)
-	add(oidUUID, &c.sID)
-	add(oidInt8, &c.sList, &c.sCreated)
-	add(oidBool, &c.sKeyed)
-	add(oidBytea, &c.sBody)
+	add(oidInt8, &c.hBlock, &c.hList, &c.hCreated, &c.hMask)
+	add(oidInt4, &c.hSpan)
+	add(oidInt2, &c.hSole)
+	add(oidBool, &c.hKeyed, &c.hMove)
+	add(oidBytea, &c.hBody, &c.hPayload)
 	for _, as := range [][3]*array{{&c.lLabel, &c.lCreated, &c.lID}, {&c.xLabel, &c.xCreated, &c.xID}, {&c.mLabel, &c.mCreated, &c.mID}} {
 		add(oidInt8, as[0], as[1])
 		add(oidUUID, as[2])

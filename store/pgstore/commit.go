@@ -110,7 +110,7 @@ func init() {
 // send sends what the writer has loaded.
 func (s *Store) send(ctx context.Context, today int32) (*answer, error) {
 	c := &s.writer.columns
-	if c.hID.n > 0 || c.sID.n > 0 {
+	if c.hID.n > 0 {
 		if err := s.ensureDay(ctx, today); err != nil {
 			return nil, notSent(fmt.Errorf("make day %d of history: %w", today, err))
 		}
@@ -210,30 +210,35 @@ func (s *Store) bare(ctx context.Context, ids []task.ID) (map[task.ID]*store.Tas
 	if len(ids) == 0 {
 		return found, nil
 	}
-	read := func(query string, args ...any) error {
-		return s.read(ctx, query, args, func(rows pgx.Rows) error {
-			ts, err := collect(rows)
-			for _, t := range ts {
-				t.Result = nil
-				found[t.ID] = t
-			}
-			return err
-		})
+	take := func(ts []*store.Task, err error) error {
+		for _, t := range ts {
+			t.Result = nil
+			found[t.ID] = t
+		}
+		return err
 	}
-	if err := read("BareHot", ids); err != nil {
+	err := s.read(ctx, "BareHot", []any{ids}, func(rows pgx.Rows) error { return take(collect(rows)) })
+	if err != nil {
 		return nil, err
 	}
-	var partitions, blocks []int64
+	var partitions, blocks, packs, masks []int64
+	var soles []int16
 	var left []task.ID
 	for _, id := range ids {
 		if found[id] == nil {
 			left = append(left, id)
 			partitions = append(partitions, int64(id.Partition()))
 			blocks = append(blocks, int64(id.Seq()>>blockBits))
+			packs = append(packs, blockOf(id))
+			soles = append(soles, soleOf(id))
+			masks = append(masks, int64(maskOf(id)))
 		}
 	}
 	if len(left) == 0 {
 		return found, nil
 	}
-	return found, read("BareHistory", partitions, blocks, left)
+	return found, s.read(ctx, "BareHistory", []any{partitions, blocks, packs, soles, masks}, func(rows pgx.Rows) error {
+		asked := wanted(left)
+		return take(collectPacks(rows, func(t *store.Task) bool { return asked[t.ID] }))
+	})
 }

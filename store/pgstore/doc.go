@@ -1,5 +1,5 @@
 // Package pgstore is the store on Postgres 15 or newer: a hot table for what is not finished and an
-// append-only history by day (docs/adr/0015-hot-table-and-history.md says why, with figures).
+// append-only, packed history by day (docs/adr/0015-hot-table-and-history.md says why, with figures).
 //
 //	pgstore.go   opening, settings            migrate.go    the schema, brought up to date at the start
 //	commit.go    a batch and its answer       effects.go    what a batch comes to, task by task
@@ -7,7 +7,8 @@
 //	epoch.go     acquiring, epochs            errors.go     what a failure means
 //	reads.go     recovery, refills, look-ups  list.go       lists
 //	history.go   days made ahead and dropped  snapshot.go   who keeps dead rows in place
-//	row.go       how a row is stored          sql/          every statement, with its index
+//	row.go       how a row is stored          pack.go       how finished tasks are, many in a row
+//	sql/         every statement, with its index
 //	scratch.go   a database for a measurement
 //
 // # A commit

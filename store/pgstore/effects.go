@@ -61,6 +61,9 @@ type writer struct {
 	totals  []totals        // by part
 	keyed   []int           // nets in the order of the k_ arrays
 	funcs   []function
+	packs   []*pack         // of the batch; what is behind its length is used again
+	open    map[packKey]int // the pack that grows
+	message []byte          // of a task on its way into a pack
 
 	known  map[flowKey]*flow
 	blocks map[blockKey]bool // in table blocks
@@ -76,6 +79,7 @@ type function struct {
 
 func (w *writer) init() {
 	w.index = map[task.ID]int{}
+	w.open = map[packKey]int{}
 	w.known = map[flowKey]*flow{}
 	w.blocks = map[blockKey]bool{}
 	w.days = map[int32]bool{}
@@ -99,6 +103,7 @@ func (w *writer) load(at time.Time) error {
 	for i := range w.effects {
 		w.write(&w.effects[i], i, today)
 	}
+	w.writePacks()
 	w.writeKeys()
 	w.writeParts()
 	for _, f := range w.funcs {
@@ -116,7 +121,9 @@ func (w *writer) begin() {
 	w.batch++
 	w.effects, w.flows, w.keyed, w.funcs = w.effects[:0], w.flows[:0], w.keyed[:0], w.funcs[:0]
 	w.naming, w.adding = w.naming[:0], w.adding[:0]
+	w.packs = w.packs[:0]
 	clear(w.index)
+	clear(w.open)
 	w.totals = slices.Grow(w.totals[:0], len(w.live))[:len(w.live)]
 	clear(w.totals)
 	if len(w.known) > maxCached {
@@ -197,6 +204,8 @@ func (w *writer) flow(partition uint32, t *store.Task) *flow {
 			w.naming = append(w.naming, f)
 			w.columns.nTenant.text(t.Tenant)
 			w.columns.nFunction.text(t.Function)
+			w.columns.nPartition.int64(int64(partition))
+			w.columns.nBand.int16(int16(t.Band))
 		}
 	}
 	return f
@@ -238,15 +247,7 @@ func (w *writer) write(n *effect, at int, today int32) {
 	if !ended {
 		w.count(n.part, f, t, +1)
 	}
-	place, sort := f.place, int64(0)
-	if t.Ready() {
-		sort = t.Key().Sort
-	} else {
-		place, sort = duePlace(partition), t.DueAt.UnixMicro()
-	}
-	list, created := f.list|int64(t.State), t.CreatedAt.UnixMicro()
-	mark := t.Record != nil || t.Cancel != nil
-	body := func(dst []byte) []byte { return encode(dst, t) }
+	created := t.CreatedAt.UnixMicro()
 	if ended {
 		w.block(partition, t.ID.Seq(), today)
 	}
@@ -258,47 +259,131 @@ func (w *writer) write(n *effect, at int, today int32) {
 		if !n.inserted() {
 			c.dID.raw(t.ID[:])
 		}
-		if t.State == task.Failed && t.PayloadSize > 0 && n.payload == nil && len(t.Payload) != t.PayloadSize {
-			c.sID.raw(t.ID[:])
-			c.sList.int64(list)
-			c.sCreated.int64(created)
-			c.sKeyed.bool(t.ClientID != "")
-			c.sBody.encode(body)
-			return
-		}
-		c.hID.raw(t.ID[:])
-		c.hList.int64(list)
-		c.hCreated.int64(created)
-		c.hKeyed.bool(t.ClientID != "")
-		if t.State == task.Failed {
-			c.hPayload.data(n.bytes())
-		} else {
-			c.hPayload.data(nil)
-		}
-		c.hBody.encode(body)
+		w.pack(n)
 	case n.inserted():
 		c.iID.raw(t.ID[:])
-		c.iPlace.int64(place)
-		c.iSort.int64(sort)
-		c.iList.int64(list)
-		c.iCreated.int64(created)
-		c.iMark.bool(mark)
+		w.hot(n, &c.iPlace, &c.iSort, &c.iList, &c.iCreated, &c.iMark, &c.iBody)
 		c.iPayload.data(n.bytes())
-		c.iBody.encode(body)
 	default:
 		c.uID.raw(t.ID[:])
-		c.uPlace.int64(place)
-		c.uSort.int64(sort)
-		c.uList.int64(list)
-		c.uMark.bool(mark)
+		w.hot(n, &c.uPlace, &c.uSort, &c.uList, &c.uCreated, &c.uMark, &c.uBody)
 		c.uKeep.bool(n.payload == nil)
 		if n.payload != nil {
 			c.uPayload.data(n.payload.Task.Payload)
 		} else {
 			c.uPayload.data(nil)
 		}
-		c.uBody.encode(body)
 	}
+}
+
+// hot adds what an index needs of a hot row, and its body.
+func (w *writer) hot(n *effect, place, sort, list, created, mark, body *array) {
+	t, partition := n.last.Task, w.live[n.part].Partition
+	isPlain := plain(t)
+	switch {
+	case isPlain:
+		place.int64(plainPlace(n.flow.place))
+		sort.int64(t.Key().Sort)
+		list.null()
+		created.null()
+	case t.Ready():
+		place.int64(n.flow.place)
+		sort.int64(t.Key().Sort)
+	default:
+		place.int64(duePlace(partition))
+		sort.int64(t.DueAt.UnixMicro())
+	}
+	if !isPlain {
+		list.int64(n.flow.list | int64(t.State))
+		created.int64(t.CreatedAt.UnixMicro())
+	}
+	mark.bool(t.Record != nil || t.Cancel != nil)
+	body.encode(func(dst []byte) []byte { return encodeHot(dst, t, isPlain) })
+}
+
+// pack adds a task that has ended to a pack. Its payload is kept where it is a dead letter; then, and where the task may
+// turn out to be refused, it is alone.
+func (w *writer) pack(n *effect) {
+	t := n.last.Task
+	w.message = encodeEnded(w.message[:0], t)
+	key := packKey{n.flow, t.State, blockOf(t.ID), t.CreatedAt.UnixMicro() >> packSpan}
+	keeps := t.State == task.Failed && t.PayloadSize > 0
+	if keeps || n.inserted() && t.ClientID != "" {
+		p := w.newPack(key)
+		p.add(t, w.message)
+		p.id = t.ID
+		p.payload = nil
+		if keeps {
+			p.payload = n.bytes()
+			p.move = n.payload == nil && len(t.Payload) != t.PayloadSize
+		}
+		return
+	}
+	i, ok := w.open[key]
+	if !ok || w.packs[i].full(len(w.message)) {
+		w.open[key] = len(w.packs)
+		w.newPack(key)
+	}
+	w.packs[w.open[key]].add(t, w.message)
+}
+
+func (w *writer) newPack(k packKey) *pack {
+	if len(w.packs) == cap(w.packs) {
+		w.packs = append(w.packs, nil)
+	} else {
+		w.packs = w.packs[:len(w.packs)+1]
+	}
+	at := &w.packs[len(w.packs)-1]
+	if *at == nil {
+		*at = new(pack)
+	}
+	(*at).reset(k)
+	return *at
+}
+
+// writePacks adds the packs to the columns of history. A look-up reads all packs of a task's block, so that few tasks are
+// none: they go alone.
+func (w *writer) writePacks() {
+	var alone pack
+	for _, p := range w.packs {
+		if p.n == 1 || p.n > len(p.first) {
+			w.writePack(p)
+			continue
+		}
+		for _, t := range p.first[:p.n] {
+			alone.reset(p.packKey)
+			w.message = encodeEnded(w.message[:0], t)
+			alone.add(t, w.message)
+			w.writePack(&alone)
+		}
+	}
+}
+
+func (w *writer) writePack(p *pack) {
+	c := &w.columns
+	if p.id.IsZero() {
+		c.hID.null()
+	} else {
+		c.hID.raw(p.id[:])
+	}
+	c.hBlock.int64(p.block)
+	c.hList.int64(p.flow.list | int64(p.state))
+	c.hCreated.int64(p.newest)
+	c.hMask.int64(int64(p.mask))
+	c.hSpan.int32(int32(p.newest - p.oldest))
+	if p.n == 1 {
+		c.hSole.int16(soleOf(p.first[0].ID))
+	} else {
+		c.hSole.int16(manyTasks)
+	}
+	c.hKeyed.bool(p.keyed)
+	c.hMove.bool(p.move)
+	c.hBody.raw(p.b)
+	c.hPayload.data(p.payload)
+	if cap(p.b) > packBytes*4 {
+		p.b, p.last = nil, nil
+	}
+	clear(p.first[:])
 }
 
 // label adds the entries of one label. The order of a map decides the order of rows, and nothing else.

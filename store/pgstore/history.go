@@ -3,11 +3,13 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -95,7 +97,7 @@ func (s *Store) makeDay(ctx context.Context, d int32) error {
 		for _, parent := range []string{"history_labels", "history"} {
 			child := fmt.Sprintf("%s_0_%d", parent, d)
 			fmt.Fprintf(&sql, `CREATE TABLE headrace.%[2]s (LIKE headrace.%[1]s INCLUDING ALL, CHECK (class = 0 AND day = %[3]d))
-				WITH (autovacuum_vacuum_insert_scale_factor = 1);
+				WITH (autovacuum_vacuum_insert_scale_factor = 1, toast_tuple_target = 8160);
 				ALTER TABLE headrace.%[1]s ATTACH PARTITION headrace.%[2]s FOR VALUES FROM (0, %[3]d) TO (0, %[4]d);
 				`, parent, child, d, d+1)
 		}
@@ -104,29 +106,21 @@ func (s *Store) makeDay(ctx context.Context, d int32) error {
 	})
 }
 
-// dropBatch is how many client ids are given back in one transaction.
+// dropBatch is how many packs give their client ids back in one transaction.
 const dropBatch = 1000
 
 // dropDay gives the client ids of a day back, a batch at a time, and drops its tables.
 func (s *Store) dropDay(ctx context.Context, d int32) error {
 	table := dayPrefix + strconv.Itoa(int(d))
-	for after := (task.ID{}); ; {
-		rows, err := s.pool.Query(ctx, "SELECT id, body FROM headrace."+table+" WHERE keyed AND class = 0 AND day = $1 AND id > $2 ORDER BY id LIMIT $3",
-			d, after, dropBatch)
+	for from := int64(math.MinInt64); ; {
+		last, rows, err := s.giveBackFrom(ctx, table, d, from)
 		if err != nil {
 			return err
 		}
-		ts, err := collect(rows)
-		if err != nil {
-			return err
-		}
-		if len(ts) == 0 {
+		if rows < dropBatch {
 			break
 		}
-		if err := s.giveBack(ctx, ts); err != nil {
-			return err
-		}
-		after = ts[len(ts)-1].ID
+		from = last // again: more packs of this block may follow. A block has fewer than dropBatch.
 	}
 	if _, err := s.pool.Exec(ctx, "DELETE FROM headrace.blocks WHERE class = 0 AND day = $1", d); err != nil {
 		return err
@@ -148,6 +142,29 @@ func (s *Store) dropDay(ctx context.Context, d int32) error {
 		}
 	}
 	return nil
+}
+
+// giveBackFrom gives the client ids of a batch of packs back and returns the last one's block.
+func (s *Store) giveBackFrom(ctx context.Context, table string, d int32, from int64) (last int64, n int, err error) {
+	rows, err := s.pool.Query(ctx, "SELECT block, body FROM headrace."+table+" WHERE keyed AND class = 0 AND day = $1 AND block >= $2 ORDER BY block LIMIT $3",
+		d, from, dropBatch)
+	if err != nil {
+		return 0, 0, err
+	}
+	var ts []*store.Task
+	var body pgtype.DriverBytes
+	if _, err = pgx.ForEachRow(rows, []any{&last, &body}, func() error {
+		n++
+		return unpack(body, func(t *store.Task) error {
+			if t.ClientID != "" {
+				ts = append(ts, t)
+			}
+			return nil
+		})
+	}); err != nil || len(ts) == 0 {
+		return last, n, err
+	}
+	return last, n, s.giveBack(ctx, ts)
 }
 
 func (s *Store) giveBack(ctx context.Context, ts []*store.Task) error {

@@ -22,13 +22,43 @@ func hash(parts ...string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// readyPlace is hot.place of a flow's ready rows: below 0, where no partition is.
+// readyPlace is hot.place of a flow's ready rows: below 0, where no partition is; even. That of its plain rows is the next, plainPlace.
 func readyPlace(partition uint32, f store.Flow) int64 {
 	var p [5]byte
 	binary.BigEndian.PutUint32(p[:], partition)
 	p[4] = byte(f.Band)
-	return int64(hash("ready", string(p[:]), f.Tenant, f.Function) | 1<<63)
+	return int64((hash("ready", string(p[:]), f.Tenant, f.Function) | 1<<63) &^ 1)
 }
+
+func plainPlace(ready int64) int64 { return ready | 1 }
+
+// noPlace is where no row is.
+const noPlace = math.MaxInt64
+
+// plainAge is how far the sort of a plain row is behind its creation, in microseconds.
+var plainAge = task.DefaultPriority * store.AgeStep.Microseconds()
+
+// plain says that a hot row is ready since it was submitted, at the default priority: its sort says when, and nothing else
+// about times needs a place.
+func plain(t *store.Task) bool {
+	us := t.CreatedAt.UnixMicro()
+	return t.State == task.Queued && t.Priority == task.DefaultPriority && t.DueAt.UnixMicro() == us && t.FirstDueAt.UnixMicro() == us &&
+		us > 0 && us < 1<<52 // where nothing overflows: 1970 to 2112
+}
+
+// blockOf is history.block of a task: in the order of ids.
+func blockOf(id task.ID) int64 {
+	return int64(uint64(id.Partition())<<(48-blockBits) | id.Seq()>>blockBits)
+}
+
+// manyTasks is history.sole of a pack of several: in a list, which is read backwards, it comes before all single ones of its block.
+const manyTasks = 1 << blockBits
+
+// soleOf is history.sole of a pack of one.
+func soleOf(id task.ID) int16 { return int16(id.Seq() & (1<<blockBits - 1)) }
+
+// maskOf is the task's bit in history.mask.
+func maskOf(id task.ID) uint64 { return 1 << (id.Seq() & 63) }
 
 // duePlace is hot.place of what waits for its time.
 func duePlace(partition uint32) int64 { return int64(partition) }
@@ -58,7 +88,7 @@ func behind(partition uint32, after store.Key) (sort int64, id task.ID) {
 }
 
 const (
-	blockBits = 10 // of numbers in a block: see table blocks
+	blockBits = 10 // of numbers in a block: see tables blocks and history
 	slots     = 4
 	slotSize  = 10 * time.Minute // of requests
 )

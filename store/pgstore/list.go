@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/bits"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -14,10 +16,10 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// List implements store.Store. Live and finished tasks are two lists that are merged here. A list is a
-// merge of the ranges of one index, one for each (function, state) that the filter leaves open: with both given, each
-// entry read is a row returned; else up to limit entries of each range are read. A label reads one entry and one row for each
-// task with that label.
+// List implements store.Store. Live and finished tasks are two lists that are merged here. Each is a merge of index ranges: of live
+// tasks one for each flow (plain rows) and one for each function and state that the filter leaves open, of finished ones
+// one for each function and state, whose entries are packs. A label reads one entry and one row or pack for each task
+// with that label.
 func (s *Store) List(ctx context.Context, f store.Filter, after store.Cursor, limit int) (rows []*store.Task, more bool, err error) {
 	ctx, cancel := s.reading(ctx)
 	defer cancel()
@@ -31,98 +33,226 @@ func (s *Store) List(ctx context.Context, f store.Filter, after store.Cursor, li
 }
 
 func (s *Store) list(ctx context.Context, f store.Filter, after store.Cursor, limit int) ([]*store.Task, error) {
-	functions := []string{f.Function}
-	if f.Function == "" && f.Label == "" {
-		err := s.read(ctx, "Names", []any{f.Tenant}, func(rows pgx.Rows) (err error) {
-			functions, err = pgx.CollectRows(rows, pgx.RowTo[string])
-			return err
-		})
-		if err != nil {
+	l := lister{s: s, f: f, limit: limit, created: math.MaxInt64, id: task.ID(bytes.Repeat([]byte{0xff}, len(task.ID{})))}
+	if after != (store.Cursor{}) {
+		l.created, l.id = after.CreatedAt.UnixMicro(), after.ID
+	}
+	if f.Label == "" {
+		if err := l.ranges(ctx); err != nil {
 			return nil, err
 		}
 	}
 	// Live first: a task that ends between the two reads is in both, never in none.
-	hot := stream{s: s, f: f, query: "ListHot", limit: limit}
-	old := stream{s: s, f: f, query: "ListHistory", limit: limit}
-	for st := task.Scheduled; st <= task.Expired; st++ {
-		if f.State != task.StateUnspecified && f.State != st || f.Live && st.Terminal() || f.Finished && !st.Terminal() {
-			continue
-		}
-		in := &hot
-		if st.Terminal() {
-			in = &old
-		}
-		for _, function := range functions {
-			in.lists = append(in.lists, listBase(f.Tenant, function)|int64(st))
-		}
-	}
-	if f.Label != "" {
-		hot.query, old.query = "LabelHot", "LabelHistory"
-	}
-	live, err := hot.read(ctx, after)
+	live, err := l.live(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ended, err := old.read(ctx, after)
+	ended, err := l.ended(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return merge(live, ended, limit), nil
 }
 
-// stream is one of the two lists.
-type stream struct {
-	s     *Store
-	f     store.Filter
-	query string
-	lists []int64 // the ranges
-	limit int
+// lister makes one page of a list: tasks older than (created, id).
+type lister struct {
+	s       *Store
+	f       store.Filter
+	limit   int
+	created int64
+	id      task.ID
+
+	hot, places, old []int64 // ranges of the indexes
 }
 
-// read returns the first rows behind a cursor, newest first.
-func (st *stream) read(ctx context.Context, after store.Cursor) (ts []*store.Task, err error) {
-	if len(st.lists) == 0 {
-		return nil, nil
-	}
-	created, id := int64(math.MaxInt64), task.ID(bytes.Repeat([]byte{0xff}, len(task.ID{})))
-	if after != (store.Cursor{}) {
-		created, id = after.CreatedAt.UnixMicro(), after.ID
-	}
-	var key any = st.lists
-	if st.f.Label != "" {
-		key = labelKey(st.f.Tenant, st.f.Label)
-	}
-	for {
-		read := 0
-		err := st.s.read(ctx, st.query, []any{key, created, id, int64(st.limit)}, func(rows pgx.Rows) error {
-			for rows.Next() {
-				var body pgtype.DriverBytes
-				if err := rows.Scan(&created, (*[16]byte)(&id), &body); err != nil {
-					return err
+// ranges finds the ranges that the filter leaves open.
+func (l *lister) ranges(ctx context.Context) error {
+	return l.s.read(ctx, "Names", []any{l.f.Tenant, l.f.Function}, func(rows pgx.Rows) error {
+		var function string
+		var partition int64
+		var band int16
+		seen := map[string]bool{}
+		_, err := pgx.ForEachRow(rows, []any{&function, &partition, &band}, func() error {
+			if st := l.f.State; !l.f.Finished && (st == task.StateUnspecified || st == task.Queued) {
+				f := store.Flow{Tenant: l.f.Tenant, Function: function, Band: task.Band(band)}
+				l.places = append(l.places, plainPlace(readyPlace(uint32(partition), f)))
+			}
+			if seen[function] {
+				return nil
+			}
+			seen[function] = true
+			for st := task.Scheduled; st <= task.Expired; st++ {
+				if l.f.State != task.StateUnspecified && l.f.State != st || l.f.Live && st.Terminal() || l.f.Finished && !st.Terminal() {
+					continue
 				}
-				t, err := decode(id, body)
-				if err != nil {
-					return err
-				}
-				if read++; st.wants(t) && len(ts) < st.limit {
-					t.Result = nil
-					ts = append(ts, t)
+				list := listBase(l.f.Tenant, function) | int64(st)
+				if st.Terminal() {
+					l.old = append(l.old, list)
+				} else {
+					l.hot = append(l.hot, list)
 				}
 			}
 			return nil
 		})
+		return err
+	})
+}
+
+// live returns the first live tasks.
+func (l *lister) live(ctx context.Context) (ts []*store.Task, err error) {
+	if l.f.Finished || l.f.Label == "" && len(l.hot)+len(l.places) == 0 {
+		return nil, nil
+	}
+	created, id := l.created, l.id
+	for {
+		query, args := "LabelHot", []any{labelKey(l.f.Tenant, l.f.Label), created, id, int64(l.limit)}
+		if l.f.Label == "" {
+			query, args = "ListHot", []any{l.hot, created, id, int64(l.limit), l.places, plainAge, max(created, created+plainAge)}
+		}
+		read := 0
+		err := l.s.read(ctx, query, args, func(rows pgx.Rows) error {
+			var r row
+			_, err := pgx.ForEachRow(rows, []any{&created, &r.id, &r.body, &r.sort}, func() error {
+				t, err := r.task()
+				if read++; err == nil && l.wants(t) && len(ts) < l.limit {
+					t.Result = nil
+					ts = append(ts, t)
+				}
+				id = r.id
+				return err
+			})
+			return err
+		})
+		if err != nil || read < l.limit || len(ts) >= l.limit {
+			return ts, err
+		}
+	}
+}
+
+// ended returns the first finished tasks.
+func (l *lister) ended(ctx context.Context) ([]*store.Task, error) {
+	switch {
+	case l.f.Live:
+		return nil, nil
+	case l.f.Label != "":
+		return l.labelled(ctx)
+	case len(l.old) == 0:
+		return nil, nil
+	}
+	// A pack that holds a task older than the cursor is at most a span newer than it.
+	created, block, sole := int64(math.MaxInt64), int64(math.MaxInt64), int16(manyTasks)
+	if l.created < created {
+		created = l.created | (1<<packSpan - 1)
+	}
+	var ts, ready []*store.Task
+	seen := map[packID]bool{} // the last place is read again, as several packs may be there
+	for want := l.limit; ; want *= 2 {
+		read, cut := 0, false
+		err := l.s.read(ctx, "ListHistory", []any{l.old, created, block, l.created, int64(want), int64(want), sole}, func(rows pgx.Rows) error {
+			var p packID
+			var body pgtype.DriverBytes
+			n := 0
+			_, err := pgx.ForEachRow(rows, []any{&p.created, &p.block, &p.sole, &p.mask, &p.list, &body}, func() error {
+				read++
+				n += bits.OnesCount64(uint64(p.mask))
+				created, block, sole = p.created, p.block, p.sole
+				if seen[p] {
+					return nil
+				}
+				seen[p] = true
+				return unpack(body, func(t *store.Task) error {
+					if l.wants(t) && l.older(t) {
+						t.Result = nil
+						ts = append(ts, t)
+					}
+					return nil
+				})
+			})
+			cut = read >= want || n >= want
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
-		if read < st.limit || len(ts) >= st.limit {
-			return ts, nil
+		slices.SortFunc(ts, newer)
+		if !cut {
+			return append(ready, ts...), nil
+		}
+		// What is newer than the last pack that was read can't be behind others.
+		safe := 0
+		for safe < len(ts) && behindNone(ts[safe], created, block, sole) {
+			safe++
+		}
+		ready, ts = append(ready, ts[:safe]...), ts[safe:]
+		if len(ready) >= l.limit {
+			return ready, nil
+		}
+	}
+}
+
+type packID struct {
+	created, block, mask, list int64
+	sole                       int16
+}
+
+// behindNone says that a task comes before all tasks of packs behind a place.
+func behindNone(t *store.Task, created, block int64, sole int16) bool {
+	return cmp.Or(cmp.Compare(t.CreatedAt.UnixMicro(), created), cmp.Compare(blockOf(t.ID), block), cmp.Compare(soleOf(t.ID), sole)) >= 0
+}
+
+func (l *lister) older(t *store.Task) bool {
+	at := t.CreatedAt.UnixMicro()
+	return at < l.created || at == l.created && t.ID.Compare(l.id) < 0
+}
+
+// labelled returns the first finished tasks with the filter's label.
+func (l *lister) labelled(ctx context.Context) (ts []*store.Task, err error) {
+	created, id := l.created, l.id
+	for {
+		var classes, soles []int16
+		var days []int32
+		var blocks, masks []int64
+		var ids []task.ID
+		err := l.s.read(ctx, "LabelHistory", []any{labelKey(l.f.Tenant, l.f.Label), created, id, int64(l.limit)}, func(rows pgx.Rows) error {
+			var class int16
+			var day int32
+			_, err := pgx.ForEachRow(rows, []any{&class, &day, &created, (*[16]byte)(&id)}, func() error {
+				ids, classes, days = append(ids, id), append(classes, class), append(days, day)
+				blocks, soles, masks = append(blocks, blockOf(id)), append(soles, soleOf(id)), append(masks, int64(maskOf(id)))
+				return nil
+			})
+			return err
+		})
+		if err != nil || len(ids) == 0 {
+			return ts, err
+		}
+		asked := wanted(ids)
+		var found []*store.Task
+		err = l.s.read(ctx, "Packs", []any{classes, days, blocks, soles, masks}, func(rows pgx.Rows) (err error) {
+			found, err = collectPacks(rows, func(t *store.Task) bool {
+				first := asked[t.ID] // a pack comes once for each task in it
+				delete(asked, t.ID)
+				return first && l.wants(t)
+			})
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		slices.SortFunc(found, newer)
+		for _, t := range found {
+			t.Result = nil
+			ts = append(ts, t)
+		}
+		if len(ids) < l.limit || len(ts) >= l.limit {
+			return ts[:min(len(ts), l.limit)], nil
 		}
 	}
 }
 
 // wants looks at what the index does not say, or says by a hash.
-func (st *stream) wants(t *store.Task) bool {
-	f := st.f
+func (l *lister) wants(t *store.Task) bool {
+	f := l.f
 	if t.Tenant != f.Tenant || f.Function != "" && t.Function != f.Function || f.State != task.StateUnspecified && t.State != f.State {
 		return false
 	}

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -84,7 +86,8 @@ func (s *Store) Flows(ctx context.Context, partition uint32) ([]store.FlowStat, 
 // Ready implements store.Store.
 func (s *Store) Ready(ctx context.Context, partition uint32, f store.Flow, after store.Key, limit, maxBytes, inline int) ([]*store.Task, bool, error) {
 	want := func(t *store.Task) bool { return t.Ready() && t.Flow() == f }
-	rows, more, err := s.page(ctx, partition, readyPlace(partition, f), after, math.MaxInt64, limit, maxBytes, inline, want)
+	place := readyPlace(partition, f)
+	rows, more, err := s.page(ctx, partition, [2]int64{place, plainPlace(place)}, after, math.MaxInt64, limit, maxBytes, inline, want)
 	if err != nil {
 		return nil, false, fmt.Errorf("ready tasks of partition %d: %w", partition, classify(err))
 	}
@@ -94,28 +97,28 @@ func (s *Store) Ready(ctx context.Context, partition uint32, f store.Flow, after
 // Due implements store.Store.
 func (s *Store) Due(ctx context.Context, partition uint32, after store.Key, until time.Time, limit, maxBytes, inline int) ([]*store.Task, bool, error) {
 	want := func(t *store.Task) bool { return !t.Ready() }
-	rows, more, err := s.page(ctx, partition, duePlace(partition), after, until.UnixMicro(), limit, maxBytes, inline, want)
+	rows, more, err := s.page(ctx, partition, [2]int64{duePlace(partition), noPlace}, after, until.UnixMicro(), limit, maxBytes, inline, want)
 	if err != nil {
 		return nil, false, fmt.Errorf("due tasks of partition %d: %w", partition, classify(err))
 	}
 	return rows, more, nil
 }
 
-// page reads rows of one place. Rows that are not wanted are another flow's, of the same hash: so
+// page reads rows of two places as one. Rows that are not wanted are another flow's, of the same hash: so
 // unlikely that a page may end early for them, but it is never wrong.
-func (s *Store) page(ctx context.Context, partition uint32, place int64, after store.Key, until int64, limit, maxBytes, inline int,
+func (s *Store) page(ctx context.Context, partition uint32, places [2]int64, after store.Key, until int64, limit, maxBytes, inline int,
 	want func(*store.Task) bool) (ts []*store.Task, more bool, err error) {
 	ctx, cancel := s.reading(ctx)
 	defer cancel()
 	for limit > 0 {
 		sort, id := behind(partition, after)
 		read, total := 0, 0
-		args := []any{place, sort, id, until, int64(limit) + 1, int64(maxBytes), int64(inline)}
+		args := []any{places[0], sort, id, until, int64(limit) + 1, int64(maxBytes), int64(inline), places[1]}
 		err := s.read(ctx, "Page", args, func(rows pgx.Rows) error {
 			for rows.Next() {
 				var r row
 				var size int
-				if err := rows.Scan(&r.id, &r.body, &r.payload, &size); err != nil {
+				if err := rows.Scan(&r.id, &r.body, &r.sort, &r.payload, &size); err != nil {
 					return err
 				}
 				t, err := r.task()
@@ -192,16 +195,19 @@ func (s *Store) get(ctx context.Context, id task.ID) (t *store.Task, err error) 
 		if t != nil {
 			break
 		}
-		var r row
-		var body, payload []byte
-		err := s.readRow(ctx, "GetHistory", []any{p.class, p.day, id}, &r.id, &body, &payload)
-		if errors.Is(err, pgx.ErrNoRows) {
-			continue
-		}
-		if err == nil {
-			r.body, r.payload = body, payload
-			t, err = r.task()
-		}
+		err := s.read(ctx, "GetHistory", []any{p.class, p.day, blockOf(id), soleOf(id), int64(maskOf(id))}, func(rows pgx.Rows) error {
+			var body, payload pgtype.DriverBytes
+			_, err := pgx.ForEachRow(rows, []any{&body, &payload}, func() error {
+				return unpack(body, func(u *store.Task) error {
+					if u.ID == id {
+						t = u
+						t.Payload = bytes.Clone(payload)
+					}
+					return nil
+				})
+			})
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -212,14 +218,14 @@ func (s *Store) get(ctx context.Context, id task.ID) (t *store.Task, err error) 
 	return t, nil
 }
 
-// scanWhole reads a row with its payload.
+// scanWhole reads a hot row with its payload.
 func scanWhole(rows pgx.Row) (*store.Task, error) {
-	var id [16]byte
+	var r row
 	var body, payload []byte
-	if err := rows.Scan(&id, &body, &payload); err != nil {
+	if err := rows.Scan(&r.id, &body, &r.sort, &payload); err != nil {
 		return nil, err
 	}
-	r := row{id, body, payload}
+	r.body, r.payload = body, payload
 	return r.task()
 }
 

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"bytes"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -10,57 +11,92 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// idField is how the id starts in the form that store.Encode writes: field 1, 16 bytes, and first. A
-// row has a column for it, so that body goes without: 18 of 90 bytes.
+// idField is how the id starts in the form that store.Encode writes: field 1, 16 bytes, and first. A hot
+// row has a column for it, so that its body goes without: 18 of 90 bytes.
 var idField = []byte{1<<3 | 2, 16}
 
 const idLen = 2 + 16
 
-// encode appends a row's body: with the result, without payload and id.
-func encode(dst []byte, t *store.Task) []byte {
-	at := len(dst)
-	if t.State.Terminal() && len(t.Result) > 0 {
+// encodeHot appends a hot row's body: without payload, result and id, and for a plain row without its times.
+func encodeHot(dst []byte, t *store.Task, plain bool) []byte {
+	if plain {
 		u := *t
-		u.Payload = nil
-		dst = store.Encode(dst, &u)
-	} else {
-		dst = store.EncodeBare(dst, t)
+		u.CreatedAt, u.DueAt, u.FirstDueAt = time.Time{}, time.Time{}, time.Time{}
+		t = &u
 	}
+	at := len(dst)
+	dst = store.EncodeBare(dst, t)
 	if bytes.HasPrefix(dst[at:], idField) {
 		dst = append(dst[:at], dst[at+idLen:]...)
 	}
 	return dst
 }
 
-// decode reads what encode wrote. It keeps nothing of body.
-func decode(id task.ID, body []byte) (*store.Task, error) {
-	b := make([]byte, 0, idLen+len(body))
-	b = append(append(append(b, idField...), id[:]...), body...)
-	return store.Decode(b)
+// encodeEnded appends the message of a task that has ended: with its result, without its payload.
+func encodeEnded(dst []byte, t *store.Task) []byte {
+	if len(t.Result) == 0 {
+		return store.EncodeBare(dst, t)
+	}
+	u := *t
+	u.Payload = nil
+	return store.Encode(dst, &u)
 }
 
-// row is one that a query returns, up to the next one.
+// row is a hot one that a query returns, up to the next one. The queries name its columns: id, body, sort if it is plain.
 type row struct {
-	id            [16]byte
-	body, payload pgtype.DriverBytes // the connection's memory
+	id      [16]byte
+	body    pgtype.DriverBytes // the connection's memory
+	sort    *int64
+	payload pgtype.DriverBytes
 }
 
-// task decodes the row with its payload, if the query returned one.
+// task decodes the row with its payload, if the query returned one. It keeps nothing of the row.
 func (r *row) task() (*store.Task, error) {
-	t, err := decode(r.id, r.body)
-	if err == nil && len(r.payload) > 0 {
+	b := make([]byte, 0, idLen+len(r.body))
+	t, err := store.Decode(append(append(append(b, idField...), r.id[:]...), r.body...))
+	if err != nil {
+		return nil, err
+	}
+	if r.sort != nil {
+		t.CreatedAt = time.UnixMicro(*r.sort - plainAge).UTC()
+		t.DueAt, t.FirstDueAt = t.CreatedAt, t.CreatedAt
+	}
+	if len(r.payload) > 0 {
 		t.Payload = bytes.Clone(r.payload)
 	}
-	return t, err
+	return t, nil
 }
 
-// collect decodes the ids and bodies that a query returns.
+// collect decodes the hot rows that a query returns, without payloads.
 func collect(rows pgx.Rows) (ts []*store.Task, err error) {
 	var r row
-	_, err = pgx.ForEachRow(rows, []any{&r.id, &r.body}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&r.id, &r.body, &r.sort}, func() error {
 		t, err := r.task()
 		ts = append(ts, t)
 		return err
 	})
 	return ts, err
+}
+
+// collectPacks decodes the tasks in the packs that a query returns.
+func collectPacks(rows pgx.Rows, want func(*store.Task) bool) (ts []*store.Task, err error) {
+	var body pgtype.DriverBytes
+	_, err = pgx.ForEachRow(rows, []any{&body}, func() error {
+		return unpack(body, func(t *store.Task) error {
+			if want(t) {
+				ts = append(ts, t)
+			}
+			return nil
+		})
+	})
+	return ts, err
+}
+
+// wanted is a set of ids.
+func wanted(ids []task.ID) map[task.ID]bool {
+	set := make(map[task.ID]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
 }

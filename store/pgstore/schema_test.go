@@ -100,14 +100,21 @@ func TestQueriesUseTheirIndexes(t *testing.T) {
 		indexes string
 		never   string
 	}{
-		{"Page", []any{readyPlace(1, f), int64(0), zero, int64(1) << 62, int64(257), int64(1 << 20), int64(1 << 16)}, "hot_place", "Sort"},
+		{"Page", []any{readyPlace(1, f), int64(0), zero, int64(1) << 62, int64(257), int64(1 << 20), int64(1 << 16), plainPlace(readyPlace(1, f))}, "hot_place", "Sort  ("},
 		{"Marked", []any{firstID(1, 0), lastID(1, task.MaxSeq)}, "hot_mark", "Sort"},
+		{"LabelHot", []any{int64(1), int64(1) << 62, last, int64(100)}, "hot_labels_pkey", "Sort"},
+		{"LabelHistory", []any{int64(1), int64(1) << 62, last, int64(100)}, "label_created_id_idx", "Sort  ("},
+		{"Packs", []any{[]int16{0}, []int32{day(time.Now())}, []int64{blockOf(last)}, []int16{1}, []int64{1}}, "_block_sole_idx", "Sort"},
+		{"BareHot", []any{[]task.ID{last}}, "hot_id", ""},
+		{"BareHistory", []any{[]int64{1}, []int64{0}, []int64{blockOf(last)}, []int16{1}, []int64{1}}, "_block_sole_idx", "Sort"},
+		{"Names", []any{"acme", ""}, "names_pkey", "Sort"},
 		{"GetHot", []any{last}, "hot_id", "Append"},
-		{"GetHistory", []any{int16(0), day(time.Now()), last}, "_id_idx", "Append"},
+		{"GetHistory", []any{int16(0), day(time.Now()), blockOf(last), soleOf(last), int64(1)}, "_block_sole_idx", "Append"},
 		{"Blocks", []any{int64(1), int64(0)}, "blocks_pkey", ""},
 		{"ByClientID", []any{"acme", []byte("x")}, "directory_pkey", ""},
-		{"ListHot", []any{list, int64(1) << 62, last, int64(100)}, "hot_list", ""},
-		{"ListHistory", []any{list, int64(1) << 62, last, int64(100)}, "list_created_id_idx", ""},
+		{"ListHot", []any{list, int64(1) << 62, last, int64(100), []int64{1}, plainAge, int64(1) << 62}, "hot_list", ""},
+		{"ListHot", []any{list, int64(1) << 62, last, int64(100), []int64{1}, plainAge, int64(1) << 62}, "hot_place", ""},
+		{"ListHistory", []any{list, int64(1) << 62, int64(1) << 62, int64(1) << 62, int64(100), int64(100), int16(0)}, "list_created_block_sole_idx", ""},
 		{"Request", []any{[]byte("x"), int64(0), int64(1), int64(1), "acme"}, "requests_0_id_at_idx", ""},
 		{"Partitions", []any{int64(1)}, "counts_pkey", "Sort"},
 	}
@@ -418,7 +425,7 @@ func TestPinnedXminDoesNotSlowRefills(t *testing.T) {
 	// A refill of ten rows from where the owner's cursor stands, and the newest counters.
 	refill := func() int {
 		k := l.running[0].Key()
-		return pages("Page", readyPlace(1, f), k.Sort, lastID(1, k.Seq), int64(1)<<62, int64(10), int64(1<<20), int64(1<<16))
+		return pages("Page", readyPlace(1, f), k.Sort, lastID(1, k.Seq), int64(1)<<62, int64(10), int64(1<<20), int64(1<<16), plainPlace(readyPlace(1, f)))
 	}
 	counters := func() int { return pages("Partitions", int64(1)) }
 	refillBefore, countersBefore := refill(), counters()

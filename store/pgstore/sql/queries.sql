@@ -29,7 +29,7 @@ SELECT body FROM headrace.functions WHERE partition = $1::bigint ORDER BY tenant
 
 -- name: Marked
 -- index: hot_mark
-SELECT id, body FROM headrace.hot WHERE mark AND id >= $1::uuid AND id <= $2::uuid ORDER BY id;
+SELECT id, body, CASE WHEN list IS NULL THEN sort END FROM headrace.hot WHERE mark AND id >= $1::uuid AND id <= $2::uuid ORDER BY id;
 
 -- name: Flows
 -- What is folded, and the deltas of at most 256 commits. index: flows_pkey, counts_pkey
@@ -45,16 +45,21 @@ GROUP BY 1, 2, 3
 HAVING sum(ready) > 0;
 
 -- name: Page
--- Ready and Due: rows of a place from behind a cursor. Each row that the limits leave comes with its payload if that is
--- inline; one more comes without, to show that there is more. index: hot_place
-SELECT id, body, CASE WHEN n = 1 OR total <= $6::bigint THEN CASE WHEN len <= $7::bigint THEN payload END END, len
+-- Ready and Due: rows of a place, or of two that are merged, from behind a cursor. Each row that the limits leave comes with
+-- its payload if that is inline; one more comes without, to show that there is more. index: hot_place
+SELECT id, body, plain, CASE WHEN n = 1 OR total <= $6::bigint THEN CASE WHEN len <= $7::bigint THEN payload END END, len
 FROM (
-    SELECT sort, id, body, payload, len, row_number() OVER w AS n,
+    SELECT sort, id, body, plain, payload, len, row_number() OVER w AS n,
            sum(CASE WHEN len <= $7::bigint THEN len ELSE 0 END) OVER w AS total
     FROM (
-        SELECT sort, id, body, payload, coalesce(octet_length(payload), 0) AS len
-        FROM headrace.hot
-        WHERE place = $1::bigint AND (sort, id) > ($2::bigint, $3::uuid) AND sort < $4::bigint
+        SELECT sort, id, body, CASE WHEN list IS NULL THEN sort END AS plain, payload, coalesce(octet_length(payload), 0) AS len
+        FROM (
+            (SELECT sort, id, body, list, payload FROM headrace.hot WHERE place = $1::bigint AND (sort, id) > ($2::bigint, $3::uuid) AND sort < $4::bigint
+             ORDER BY sort, id LIMIT $5::bigint)
+            UNION ALL
+            (SELECT sort, id, body, list, payload FROM headrace.hot WHERE place = $8::bigint AND (sort, id) > ($2::bigint, $3::uuid) AND sort < $4::bigint
+             ORDER BY sort, id LIMIT $5::bigint)
+        ) h
         ORDER BY sort, id
         LIMIT $5::bigint
     ) h
@@ -65,15 +70,16 @@ ORDER BY sort, id;
 
 -- name: GetHot
 -- index: hot_id
-SELECT id, body, payload FROM headrace.hot WHERE id = $1::uuid;
+SELECT id, body, CASE WHEN list IS NULL THEN sort END, payload FROM headrace.hot WHERE id = $1::uuid;
 
 -- name: Blocks
 -- index: blocks_pkey
 SELECT class, day FROM headrace.blocks WHERE partition = $1::bigint AND block = $2::bigint ORDER BY day DESC;
 
 -- name: GetHistory
--- index: history_id of one day; the others are pruned
-SELECT id, body, payload FROM headrace.history WHERE class = $1::smallint AND day = $2::integer AND id = $3::uuid;
+-- index: history_block of one day; the others are pruned. Packs of the block that may hold the task.
+SELECT body, payload FROM headrace.history WHERE class = $1::smallint AND day = $2::integer AND block = $3::bigint
+  AND sole = ANY (ARRAY[1024, $4::smallint]) AND mask & $5::bigint <> 0;
 
 -- name: ByClientID
 -- index: directory_pkey
@@ -87,31 +93,50 @@ ORDER BY at DESC LIMIT 1;
 
 -- name: Names
 -- index: names_pkey
-SELECT function FROM headrace.names WHERE tenant = $1;
+SELECT function, partition, band FROM headrace.names WHERE tenant = $1 AND (function = $2 OR $2 = '');
 
 -- name: ListHot
--- index: hot_list
-SELECT t.created, t.id, t.body
-FROM unnest($1::bigint[]) AS g (list)
-CROSS JOIN LATERAL (
-    SELECT created, id, body FROM headrace.hot h
-    WHERE h.list = g.list AND (h.created, h.id) < ($2::bigint, $3::uuid)
-    ORDER BY h.created DESC, h.id DESC LIMIT $4::bigint) t
-ORDER BY t.created DESC, t.id DESC LIMIT $4::bigint;
+-- Ranges of lists, and ranges of places of plain rows, which were made $6 microseconds before their sort. index: hot_list, hot_place
+SELECT created, id, body, plain
+FROM (
+    SELECT t.*
+    FROM unnest($1::bigint[]) AS g (list)
+    CROSS JOIN LATERAL (
+        SELECT created, id, body, NULL::bigint AS plain FROM headrace.hot h
+        WHERE h.list = g.list AND (h.created, h.id) < ($2::bigint, $3::uuid)
+        ORDER BY h.created DESC, h.id DESC LIMIT $4::bigint) t
+    UNION ALL
+    SELECT t.*
+    FROM unnest($5::bigint[]) AS g (place)
+    CROSS JOIN LATERAL (
+        SELECT sort - $6::bigint AS created, id, body, sort AS plain FROM headrace.hot h
+        WHERE h.place = g.place AND (h.sort, h.id) < ($7::bigint, $3::uuid)
+        ORDER BY h.sort DESC, h.id DESC LIMIT $4::bigint) t
+) t
+ORDER BY created DESC, id DESC LIMIT $4::bigint;
 
 -- name: ListHistory
--- index: history_list of each day
-SELECT t.created, t.id, t.body
-FROM unnest($1::bigint[]) AS g (list)
-CROSS JOIN LATERAL (
-    SELECT created, id, body FROM headrace.history h
-    WHERE h.list = g.list AND (h.created, h.id) < ($2::bigint, $3::uuid)
-    ORDER BY h.created DESC, h.id DESC LIMIT $4::bigint) t
-ORDER BY t.created DESC, t.id DESC LIMIT $4::bigint;
+-- Packs of some lists from a place on, those left out whose oldest task is newer than the cursor, until they hold enough
+-- tasks. index: history_list of each day
+SELECT created, block, sole, mask, list, body
+FROM (
+    SELECT created, block, sole, mask, list, body, n, sum(n) OVER (ORDER BY created DESC, block DESC, sole DESC ROWS UNBOUNDED PRECEDING) AS total
+    FROM (
+        SELECT t.*, bit_count(t.mask::bit(64)) AS n
+        FROM unnest($1::bigint[]) AS g (list)
+        CROSS JOIN LATERAL (
+            SELECT created, block, sole, mask, list, body FROM headrace.history h
+            WHERE h.list = g.list AND (h.created, h.block, h.sole) <= ($2::bigint, $3::bigint, $7::smallint) AND h.created - h.span <= $4::bigint
+            ORDER BY h.created DESC, h.block DESC, h.sole DESC LIMIT $5::bigint) t
+        ORDER BY t.created DESC, t.block DESC, t.sole DESC LIMIT $5::bigint
+    ) t
+) t
+WHERE total - n < $6::bigint
+ORDER BY created DESC, block DESC, sole DESC;
 
 -- name: LabelHot
 -- index: hot_labels_pkey
-SELECT l.created, l.id, h.body
+SELECT l.created, l.id, h.body, CASE WHEN h.list IS NULL THEN h.sort END
 FROM (SELECT created, id FROM headrace.hot_labels
       WHERE label = $1::bigint AND (created, id) < ($2::bigint, $3::uuid)
       ORDER BY created DESC, id DESC LIMIT $4::bigint) l
@@ -120,12 +145,16 @@ ORDER BY l.created DESC, l.id DESC;
 
 -- name: LabelHistory
 -- index: history_labels_label of each day
-SELECT l.created, l.id, h.body
-FROM (SELECT class, day, created, id FROM headrace.history_labels
-      WHERE label = $1::bigint AND (created, id) < ($2::bigint, $3::uuid)
-      ORDER BY created DESC, id DESC LIMIT $4::bigint) l
-CROSS JOIN LATERAL (SELECT body FROM headrace.history h WHERE h.class = l.class AND h.day = l.day AND h.id = l.id) h
-ORDER BY l.created DESC, l.id DESC;
+SELECT class, day, created, id FROM headrace.history_labels
+WHERE label = $1::bigint AND (created, id) < ($2::bigint, $3::uuid)
+ORDER BY created DESC, id DESC LIMIT $4::bigint;
+
+-- name: Packs
+-- index: history_block of each day
+SELECT h.body
+FROM unnest($1::smallint[], $2::integer[], $3::bigint[], $4::smallint[], $5::bigint[]) AS t (class, day, block, sole, mask)
+CROSS JOIN LATERAL (SELECT body FROM headrace.history h
+                    WHERE h.class = t.class AND h.day = t.day AND h.block = t.block AND h.sole = ANY (ARRAY[1024, t.sole]) AND h.mask & t.mask <> 0) h;
 
 -- name: Days
 -- The days of history that are there, by name.
@@ -142,14 +171,15 @@ SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, pg_database_size(c
 
 -- name: BareHot
 -- index: hot_id
-SELECT id, body FROM headrace.hot WHERE id = ANY ($1::uuid[]);
+SELECT id, body, CASE WHEN list IS NULL THEN sort END FROM headrace.hot WHERE id = ANY ($1::uuid[]);
 
 -- name: BareHistory
--- index: blocks_pkey, and history_id of the days that it names
-SELECT h.id, h.body
-FROM unnest($1::bigint[], $2::bigint[], $3::uuid[]) AS t (partition, block, id)
+-- index: blocks_pkey, and history_block of the days that it names
+SELECT h.body
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[]) AS t (partition, block, pack, sole, mask)
 JOIN headrace.blocks b ON b.partition = t.partition AND b.block = t.block
-CROSS JOIN LATERAL (SELECT id, body FROM headrace.history h WHERE h.class = b.class AND h.day = b.day AND h.id = t.id) h;
+CROSS JOIN LATERAL (SELECT body FROM headrace.history h
+                    WHERE h.class = b.class AND h.day = b.day AND h.block = t.pack AND h.sole = ANY (ARRAY[1024, t.sole]) AND h.mask & t.mask <> 0) h;
 
 -- name: GiveBack
 -- index: directory_pkey

@@ -1,5 +1,5 @@
 -- The hot table holds what is not finished, history what is. docs/adr/0015-hot-table-and-history.md says why.
--- Every row is the protobuf message of proto/headrace/store/v1 in body, without its id; the other columns are what an index needs.
+-- Every hot row is the protobuf message of proto/headrace/store/v1 in body, without its id; the other columns are what an index needs.
 
 CREATE TABLE headrace.partitions (
     id       bigint PRIMARY KEY,
@@ -48,27 +48,31 @@ CREATE TABLE headrace.functions (
 );
 
 CREATE TABLE headrace.names (
-    tenant   text COLLATE "C" NOT NULL,
-    function text COLLATE "C" NOT NULL,
-    PRIMARY KEY (tenant, function)
+    tenant    text     COLLATE "C" NOT NULL,
+    function  text     COLLATE "C" NOT NULL,
+    partition bigint   NOT NULL,
+    band      smallint NOT NULL,
+    PRIMARY KEY (tenant, function, partition, band)
 );
-COMMENT ON TABLE headrace.names IS 'functions that a tenant has ever had a task for: which ranges of the list indexes are his';
+COMMENT ON TABLE headrace.names IS 'flows that there have ever been: which ranges of the indexes are a tenant''s';
 
+-- A plain row is that of a task that is ready since it was submitted, of the default priority: most are. Its sort says when it was made, so
+-- list and created are NULL and its body goes without three times; it is listed by its place.
 CREATE TABLE headrace.hot (
     id      uuid    NOT NULL, -- partition, sequence number, random bits: so it is ordered by partition and number
-    place   bigint  NOT NULL, -- ready: a hash of partition and flow, below 0; else the partition
+    place   bigint  NOT NULL, -- ready: a hash of partition and flow, below 0, odd for plain rows; else the partition
     sort    bigint  NOT NULL, -- ready: store.Key.Sort; else the due time in microseconds since 1970
-    list    bigint  NOT NULL, -- a hash of tenant and function; its low 4 bits are the state
-    created bigint  NOT NULL, -- microseconds since 1970
+    list    bigint,           -- a hash of tenant and function; its low 4 bits are the state
+    created bigint,           -- microseconds since 1970
     mark    boolean NOT NULL, -- has a record or a pending cancel
-    payload bytea,
     body    bytea   NOT NULL, -- without the payload and the id
+    payload bytea,
     CONSTRAINT hot_id PRIMARY KEY (id) -- Get, Finish, Update: one probe
 ) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
 ALTER TABLE headrace.hot ALTER payload SET STORAGE EXTERNAL;
 CREATE INDEX hot_place ON headrace.hot (place, sort, id); -- Ready and Due: one range, behind a cursor
-CREATE INDEX hot_list ON headrace.hot (list, created, id); -- List of live tasks, read backwards
+CREATE INDEX hot_list ON headrace.hot (list, created, id) WHERE list IS NOT NULL; -- List of live tasks that are not plain, read backwards
 CREATE INDEX hot_mark ON headrace.hot (id) WHERE mark; -- Recover: one range
 
 CREATE TABLE headrace.hot_labels (
@@ -78,20 +82,25 @@ CREATE TABLE headrace.hot_labels (
     PRIMARY KEY (label, created, id) -- List by label, read backwards
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0);
 
--- History is append-only and dropped by the day. Days are made ahead by the server.
+-- History is append-only and dropped by the day. Days are made ahead by the server. A row is a pack: up to 64 tasks that one commit
+-- ended, of one list, one block of 1024 numbers, and submitted within 131 ms. pack.go writes and reads them.
 CREATE TABLE headrace.history (
+    block   bigint   NOT NULL, -- partition and number / 1024, in the order of ids
+    list    bigint   NOT NULL, -- a hash of tenant and function; its low 4 bits are the state
+    created bigint   NOT NULL, -- of the newest, microseconds since 1970
+    mask    bigint   NOT NULL, -- has bit n for a task whose number modulo 64 is n
+    day     integer  NOT NULL, -- since 1970, of the commit that ended the tasks
+    span    integer  NOT NULL, -- microseconds from the oldest to the newest
     class   smallint NOT NULL, -- of retention; 0 is the default
-    day     integer  NOT NULL, -- since 1970, of the commit that ended the task
-    id      uuid     NOT NULL,
-    list    bigint   NOT NULL,
-    created bigint   NOT NULL,
-    keyed   boolean  NOT NULL, -- has a client's id in the directory
-    payload bytea,             -- of dead letters
-    body    bytea    NOT NULL
+    sole    smallint NOT NULL, -- of a pack of one the task's number modulo 1024; else 1024
+    keyed   boolean  NOT NULL, -- a task has a client's id in the directory
+    body    bytea    NOT NULL,
+    payload bytea              -- of a dead letter, which is alone then
 ) PARTITION BY RANGE (class, day);
 ALTER TABLE headrace.history ALTER payload SET STORAGE EXTERNAL;
-CREATE INDEX history_id ON headrace.history (id); -- Get; a unique one would need class and day, 8 bytes more
-CREATE INDEX history_list ON headrace.history (list, created, id); -- List, read backwards, merged over the days
+ALTER TABLE headrace.history ALTER body SET STORAGE EXTERNAL; -- packed already
+CREATE INDEX history_block ON headrace.history (block, sole); -- Get: the task's own, and packs of its block, which are few
+CREATE INDEX history_list ON headrace.history (list, created, block, sole); -- List, read backwards, merged over the days
 
 CREATE TABLE headrace.history_labels (
     class   smallint NOT NULL,
@@ -176,15 +185,16 @@ END $$;
 CREATE FUNCTION headrace.commit_v1(
     p_id bigint[], p_epoch bigint[], p_floor bigint[], p_release boolean[], p_seq bigint[], p_ready bigint[], p_due bigint[], p_bytes bigint[],
     f_part integer[], f_tenant text[], f_function text[], f_band smallint[], f_ready bigint[], f_bytes bigint[],
-    n_tenant text[], n_function text[],
+    n_tenant text[], n_function text[], n_partition bigint[], n_band smallint[],
     b_partition bigint[], b_block bigint[],
     k_tenant text[], k_client bytea[], k_id uuid[], k_part integer[], k_flow integer[], k_ready bigint[], k_due bigint[], k_bytes bigint[],
-    i_id uuid[], i_place bigint[], i_sort bigint[], i_list bigint[], i_created bigint[], i_mark boolean[], i_payload bytea[], i_body bytea[],
-    u_id uuid[], u_place bigint[], u_sort bigint[], u_list bigint[], u_mark boolean[], u_keep boolean[], u_payload bytea[], u_body bytea[],
+    i_id uuid[], i_place bigint[], i_sort bigint[], i_list bigint[], i_created bigint[], i_mark boolean[], i_body bytea[], i_payload bytea[],
+    u_id uuid[], u_place bigint[], u_sort bigint[], u_list bigint[], u_created bigint[], u_mark boolean[], u_keep boolean[], u_payload bytea[],
+    u_body bytea[],
     d_id uuid[],
     h_class smallint, h_day integer,
-    h_id uuid[], h_list bigint[], h_created bigint[], h_keyed boolean[], h_payload bytea[], h_body bytea[],
-    s_id uuid[], s_list bigint[], s_created bigint[], s_keyed boolean[], s_body bytea[],
+    h_id uuid[], h_block bigint[], h_list bigint[], h_created bigint[], h_mask bigint[], h_span integer[], h_sole smallint[], h_keyed boolean[], h_move boolean[],
+    h_body bytea[], h_payload bytea[],
     l_label bigint[], l_created bigint[], l_id uuid[],
     x_label bigint[], x_created bigint[], x_id uuid[],
     m_label bigint[], m_created bigint[], m_id uuid[],
@@ -237,33 +247,31 @@ BEGIN
     END IF;
 
     IF cardinality(n_tenant) > 0 THEN
-        INSERT INTO headrace.names SELECT * FROM unnest(n_tenant, n_function) ORDER BY 1, 2 ON CONFLICT DO NOTHING;
+        INSERT INTO headrace.names SELECT * FROM unnest(n_tenant, n_function, n_partition, n_band) ORDER BY 1, 2, 3, 4 ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(i_id) > 0 THEN
-        INSERT INTO headrace.hot (id, place, sort, list, created, mark, payload, body)
-        SELECT * FROM unnest(i_id, i_place, i_sort, i_list, i_created, i_mark, i_payload, i_body) AS t (id)
+        INSERT INTO headrace.hot (id, place, sort, list, created, mark, body, payload)
+        SELECT * FROM unnest(i_id, i_place, i_sort, i_list, i_created, i_mark, i_body, i_payload) AS t (id)
         WHERE v_refused IS NULL OR t.id <> ALL (v_refused);
     END IF;
     IF cardinality(u_id) > 0 THEN
-        UPDATE headrace.hot h SET place = t.place, sort = t.sort, list = t.list, mark = t.mark, body = t.body,
+        UPDATE headrace.hot h SET place = t.place, sort = t.sort, list = t.list, created = t.created, mark = t.mark, body = t.body,
             payload = CASE WHEN t.keep THEN h.payload ELSE t.payload END
-        FROM unnest(u_id, u_place, u_sort, u_list, u_mark, u_keep, u_payload, u_body) AS t (id, place, sort, list, mark, keep, payload, body)
+        FROM unnest(u_id, u_place, u_sort, u_list, u_created, u_mark, u_keep, u_payload, u_body) AS t (id, place, sort, list, created, mark, keep, payload, body)
         WHERE h.id = t.id;
         GET DIAGNOSTICS v_rows = ROW_COUNT;
         IF v_rows <> cardinality(u_id) THEN
             RAISE EXCEPTION 'of % tasks to change % are there', cardinality(u_id), v_rows USING ERRCODE = 'data_corrupted';
         END IF;
     END IF;
-    IF cardinality(s_id) > 0 THEN
-        INSERT INTO headrace.history (class, day, id, list, created, keyed, payload, body)
-        SELECT h_class, h_day, t.id, t.list, t.created, t.keyed, h.payload, t.body
-        FROM unnest(s_id, s_list, s_created, s_keyed, s_body) AS t (id, list, created, keyed, body)
-        JOIN headrace.hot h ON h.id = t.id;
-    END IF;
-    IF cardinality(h_id) > 0 THEN
-        INSERT INTO headrace.history (class, day, id, list, created, keyed, payload, body)
-        SELECT h_class, h_day, t.* FROM unnest(h_id, h_list, h_created, h_keyed, h_payload, h_body) AS t (id)
-        WHERE v_refused IS NULL OR t.id <> ALL (v_refused);
+    IF cardinality(h_block) > 0 THEN
+        -- h_id is that of a pack of one whose payload moves along, or whose client id may be taken; else NULL.
+        INSERT INTO headrace.history (block, list, created, mask, day, span, class, sole, keyed, body, payload)
+        SELECT t.block, t.list, t.created, t.mask, h_day, t.span, h_class, t.sole, t.keyed, t.body,
+               CASE WHEN t.move THEN (SELECT h.payload FROM headrace.hot h WHERE h.id = t.id) ELSE t.payload END
+        FROM unnest(h_id, h_block, h_list, h_created, h_mask, h_span, h_sole, h_keyed, h_move, h_body, h_payload)
+            AS t (id, block, list, created, mask, span, sole, keyed, move, body, payload)
+        WHERE v_refused IS NULL OR t.id IS NULL OR t.id <> ALL (v_refused);
     END IF;
     IF cardinality(d_id) > 0 THEN
         DELETE FROM headrace.hot WHERE id = ANY (d_id);
