@@ -180,6 +180,9 @@ func (c *Core) AwaitPause(now time.Time, r PauseWait) {
 	w.timer.owner = w
 	for _, p := range w.parts {
 		w.ends = later(w.ends, p.takeover.graceAt)
+		if !c.now.Before(c.trust) { // the check goes on beside the wait
+			p.db.readWanted = true
+		}
 	}
 	if t := c.tenants[r.Tenant]; t != nil {
 		scope := task.Pause{Function: r.Function, Band: r.Band}
