@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -81,5 +82,30 @@ func (w *world) nothingTwice() {
 		if stored != n {
 			w.t.Errorf("tenant %s has %d tasks, and %d were accepted", tenant, stored, n)
 		}
+	}
+}
+
+// steady prints the longest time in which no executor started anything, and fails beyond a bound; 0: none.
+func (w *world) steady(when string, runs map[string]*ledger.Runs, from, to time.Time, bound time.Duration) {
+	w.t.Helper()
+	at := []time.Time{from, to}
+	for _, r := range runs {
+		for _, start := range r.Times {
+			if start.After(from) && start.Before(to) {
+				at = append(at, start)
+			}
+		}
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	longest, since := time.Duration(0), time.Duration(0)
+	for i := 1; i < len(at); i++ {
+		if d := at[i].Sub(at[i-1]); d > longest {
+			longest, since = d, at[i-1].Sub(from)
+		}
+	}
+	w.t.Logf("%s: %d starts in %v; longest time without one %v, after %v", when, len(at)-2, to.Sub(from).Round(time.Second),
+		longest.Round(time.Millisecond), since.Round(time.Millisecond))
+	if bound > 0 && longest > bound {
+		w.t.Errorf("%s: nothing was started for %v, want at most %v", when, longest, bound)
 	}
 }

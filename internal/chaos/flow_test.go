@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +13,8 @@ import (
 	"github.com/headrace/headrace/internal/localcluster"
 )
 
-// patience is how long one submit may take, retries of the SDK included.
-const patience = time.Minute
+// patience is how long one submit may take, retries of the SDK included: longer than any outage.
+const patience = 2 * time.Minute
 
 // nap is the task of most flows: its handler takes 200 ms.
 func nap(i int) client.Task { return client.Task{Function: "nap", Payload: fmt.Appendf(nil, "%d", i)} }
@@ -32,8 +33,14 @@ type flow struct {
 	mu     sync.Mutex // guards what follows
 	asked  int
 	failed []error
-	took   []time.Duration // of those that were accepted
-	at     []time.Time     // when they were accepted
+	calls  []call // that were accepted
+}
+
+// call is one submit.
+type call struct {
+	via   string // the node
+	asked time.Time
+	took  time.Duration
 }
 
 // flow submits so many tasks a second, over the tenants and the nodes in turn, until it is stopped.
@@ -43,10 +50,14 @@ func (w *world) flow(rate int, via []*localcluster.Node, task func(i int) client
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	f := &flow{w: w, cancel: cancel, ended: make(chan struct{})}
-	var clients []*client.Client
+	type door struct {
+		c   *client.Client
+		via string
+	}
+	var doors []door
 	for _, tenant := range tenants {
 		for _, n := range via {
-			clients = append(clients, w.client(n, tenant))
+			doors = append(doors, door{w.client(n, tenant), n.Name})
 		}
 	}
 	go func() {
@@ -63,7 +74,8 @@ func (w *world) flow(rate int, via []*localcluster.Node, task func(i int) client
 				return
 			}
 			for ; i < int(time.Since(began).Seconds()*float64(rate)); i++ {
-				calls.Go(func() { f.submit(clients[i%len(clients)], task(i)) })
+				d := doors[i%len(doors)]
+				calls.Go(func() { f.submit(d.c, d.via, task(i)) })
 			}
 		}
 	}()
@@ -71,7 +83,7 @@ func (w *world) flow(rate int, via []*localcluster.Node, task func(i int) client
 	return f
 }
 
-func (f *flow) submit(c *client.Client, t client.Task) {
+func (f *flow) submit(c *client.Client, via string, t client.Task) {
 	f.mu.Lock()
 	f.asked++
 	f.mu.Unlock()
@@ -85,7 +97,7 @@ func (f *flow) submit(c *client.Client, t client.Task) {
 		f.failed = append(f.failed, err)
 		return
 	}
-	f.took, f.at = append(f.took, time.Since(asked)), append(f.at, time.Now())
+	f.calls = append(f.calls, call{via, asked, time.Since(asked)})
 	f.w.took(c.Tenant(), s.ID, asked)
 }
 
@@ -100,16 +112,9 @@ func (f *flow) report(name string) {
 	f.w.t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	took := slices.Sorted(slices.Values(f.took))
-	at := func(q float64) time.Duration {
-		if len(took) == 0 {
-			return 0
-		}
-		return took[int(q*float64(len(took)-1))].Round(time.Millisecond)
-	}
 	gap, from := f.gap()
-	f.w.t.Logf("%s: %d submits, %d failed; took p50 %v, p99 %v, max %v; longest time without an accepted one %v%s",
-		name, f.asked, len(f.failed), at(0.5), at(0.99), at(1), gap.Round(time.Millisecond), from)
+	f.w.t.Logf("%s: %d submits, %d failed; %s; longest time without an accepted one %v%s",
+		name, f.asked, len(f.failed), quantiles(f.calls), gap.Round(time.Millisecond), from)
 	for i, err := range f.failed {
 		if i == 3 {
 			break
@@ -118,9 +123,43 @@ func (f *flow) report(name string) {
 	}
 }
 
+// between prints what those callers saw who asked in a time, and returns their median.
+func (f *flow) between(name string, from, to time.Time) (median time.Duration) {
+	f.w.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	calls := slices.DeleteFunc(slices.Clone(f.calls), func(c call) bool { return c.asked.Before(from) || c.asked.After(to) })
+	f.w.t.Logf("%s: %d accepted submits; %s", name, len(calls), quantiles(calls))
+	if len(calls) == 0 {
+		return 0
+	}
+	return calls[len(calls)/2].took
+}
+
+// quantiles sorts calls by how long they took, and describes them.
+func quantiles(calls []call) string {
+	slices.SortFunc(calls, func(a, b call) int { return cmp.Compare(a.took, b.took) })
+	at := func(q float64) time.Duration {
+		if len(calls) == 0 {
+			return 0
+		}
+		return calls[int(q*float64(len(calls)-1))].took.Round(time.Millisecond)
+	}
+	text := fmt.Sprintf("took p50 %v, p99 %v, max %v", at(0.5), at(0.99), at(1))
+	if len(calls) > 0 {
+		last := calls[len(calls)-1]
+		text += fmt.Sprintf(" (by %s, asked at %s)", last.via, last.asked.Format("15:04:05.000"))
+	}
+	return text
+}
+
 // gap returns the longest time without an accepted submit; under mu.
 func (f *flow) gap() (longest time.Duration, from string) {
-	at := slices.SortedFunc(slices.Values(f.at), time.Time.Compare)
+	var at []time.Time
+	for _, c := range f.calls {
+		at = append(at, c.asked.Add(c.took))
+	}
+	slices.SortFunc(at, time.Time.Compare)
 	for i := 1; i < len(at); i++ {
 		if d := at[i].Sub(at[i-1]); d > longest {
 			longest, from = d, fmt.Sprintf(" after %v", at[i-1].Sub(at[0]).Round(time.Millisecond))

@@ -101,7 +101,7 @@ func (k *takeover) opened(limit time.Duration) {
 }
 
 // report says, from the executors' own books, when the next owners pushed: tasks that were submitted after the fault,
-// and tasks that had waited. The bounds are those of the slowest partition.
+// and tasks that had waited. The bounds are those of the slowest partition; 0: not looked at.
 func (k *takeover) report(runs map[string]*ledger.Runs, fresh, waiting time.Duration) {
 	k.w.t.Helper()
 	pushed, waited := firsts{}, firsts{}
@@ -121,8 +121,12 @@ func (k *takeover) report(runs map[string]*ledger.Runs, fresh, waiting time.Dura
 			}
 		}
 	}
-	k.judge("submits of after the fault pushed", pushed, fresh)
-	k.judge("waiting tasks pushed", waited, waiting)
+	if fresh > 0 {
+		k.judge("submits of after the fault pushed", pushed, fresh)
+	}
+	if waiting > 0 {
+		k.judge("waiting tasks pushed", waited, waiting)
+	}
 }
 
 // firsts are the first pushes of partitions.

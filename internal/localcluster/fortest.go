@@ -8,7 +8,7 @@ import (
 )
 
 // ForTest starts a cluster for a test, which ends with it; opt.EtcdServer is built when it is empty. On a failure the
-// test's output has the last lines of each process.
+// test's output has the last lines of each process; with HEADRACE_KEEP in the environment all its files stay.
 func ForTest(tb testing.TB, opt Options) *Cluster {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // the build of etcd, on a cold cache
@@ -26,7 +26,11 @@ func ForTest(tb testing.TB, opt Options) *Cluster {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { os.RemoveAll(dir) })
+	if os.Getenv("HEADRACE_KEEP") != "" {
+		tb.Logf("the cluster's files stay in %s", dir)
+	} else {
+		tb.Cleanup(func() { os.RemoveAll(dir) })
+	}
 	if err := os.Chmod(dir, 0o755); err != nil { // user postgres must enter it
 		tb.Fatal(err)
 	}
