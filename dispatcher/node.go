@@ -225,7 +225,7 @@ func (n *Node) build(res *resources) (err error) {
 		Placements: n.placements, Pauses: n.pauses,
 		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
 		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
-		Load: n.load, Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
+		Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
 	}, n.router, n.member)
 	if err != nil {
 		return err

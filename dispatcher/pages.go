@@ -55,12 +55,6 @@ func (n *Node) pages() *http.Server {
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
 }
 
-// load is what a submit's answer says of the node.
-func (n *Node) load() (pressure, rate float64) {
-	s := n.loop.Stats()
-	return n.loop.Fill(), s.PushRate
-}
-
 // self fills in what only this node knows of itself.
 func (n *Node) self(m *headracev1.Node) {
 	m.Executors = uint32(n.push.Open())

@@ -33,6 +33,7 @@ type Engine interface {
 	ApplyPauses(ctx context.Context, node shard.NodeID, a peer.Pauses) ([]uint32, error)
 	Pick(a, b uint32, n int) (partition uint32, ok bool)
 	Partitions() []core.PartitionStat
+	Load(partition uint32) (l peer.Load, ok bool)
 	Node(id string) *headracev1.Node
 }
 
@@ -70,9 +71,6 @@ type Config struct {
 	Now        func() time.Time // time.Now
 	MaxPayload int              // bytes; task.MaxPayload. Up to task.MaxPayloadConfig
 	MaxWatches int              // open waits of a tenant; task.MaxWatches
-	// Load says how near the node is to refusing submits (0 to 1), and how many tries it starts a
-	// second (0: unknown). Nil: nothing is known.
-	Load func() (pressure, rate float64)
 	// Self fills in what only this node knows of itself for ListNodes. Nil: nothing.
 	Self func(*headracev1.Node)
 	// Truth compares the registry with the databases. Required for GetClusterStatus and AcceptRestore.
@@ -120,9 +118,6 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	}
 	if cfg.DatabaseOf == nil {
 		cfg.DatabaseOf = func(uint32) (int, bool) { return 0, true }
-	}
-	if cfg.Load == nil {
-		cfg.Load = func() (float64, float64) { return 0, 0 }
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()

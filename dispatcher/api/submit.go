@@ -47,9 +47,9 @@ func (s *Tasks) Submit(ctx context.Context, req *headracev1.SubmitRequest) (*hea
 	if items[0].Err != nil {
 		return nil, items[0].Err
 	}
-	pressure, rate := s.cfg.Load()
-	res := &headracev1.SubmitResponse{Id: items[0].ID.String(), Deduplicated: items[0].Dedup, Pressure: pressure}
-	if soonest, latest, ok := s.eta(rate, delay); ok && !items[0].Dedup {
+	load, known := s.engine.Load(items[0].ID.Partition())
+	res := &headracev1.SubmitResponse{Id: items[0].ID.String(), Deduplicated: items[0].Dedup, Pressure: load.Pressure}
+	if soonest, latest, ok := eta(load, delay); ok && known && !items[0].Dedup {
 		res.EtaMin, res.EtaMax = durationpb.New(soonest), durationpb.New(latest)
 	}
 	return res, nil
@@ -104,7 +104,13 @@ func (s *Tasks) SubmitBatch(ctx context.Context, req *headracev1.SubmitBatchRequ
 			o.Id, o.Deduplicated = item.ID.String(), item.Dedup
 		}
 	}
-	res.Pressure, _ = s.cfg.Load()
+	for _, o := range res.Outcomes {
+		if id, err := task.ParseID(o.Id); err == nil { // all are in one partition, but for some that were there before
+			load, _ := s.engine.Load(id.Partition())
+			res.Pressure = max(res.Pressure, load.Pressure)
+			break
+		}
+	}
 	return res, nil
 }
 
@@ -206,20 +212,13 @@ func (s *Tasks) submitError(err error) *headracev1.SubmitError {
 	return e
 }
 
-// eta guesses when a task starts that is due after delay: not before that, and not after all that waits now,
-// at the rate at which the node starts tries.
-func (s *Tasks) eta(rate float64, delay time.Duration) (soonest, latest time.Duration, ok bool) {
-	if rate <= 0 {
+// eta guesses when a task starts that is due after delay: not before that, and not after all that waits at its owner now,
+// at the rate at which that node starts tries. False: nothing is known of that rate.
+func eta(load peer.Load, delay time.Duration) (soonest, latest time.Duration, ok bool) {
+	if load.Rate <= 0 {
 		return 0, 0, false
 	}
-	total := int64(0)
-	owners := s.cluster.Directory().Owners
-	for _, p := range s.engine.Partitions() {
-		if string(owners[p.Partition]) == s.cfg.NodeID { // the rate is this node's
-			total += p.Backlog
-		}
-	}
-	wait := time.Duration(float64(total) / rate * float64(time.Second))
+	wait := time.Duration(float64(load.Backlog) / load.Rate * float64(time.Second))
 	if wait < 0 || wait > task.MaxDelay {
 		return 0, 0, false
 	}

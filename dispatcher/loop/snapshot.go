@@ -138,3 +138,6 @@ func (m *meter) window(now time.Time) *Stats {
 
 // Fill returns how full the mailbox is, 0 to 1.
 func (l *Loop) Fill() float64 { return float64(len(l.mail)) / float64(cap(l.mail)) }
+
+// Load says how near the loop is to refusing submits, 0 to 1, and how many tries it starts a second (0: unknown).
+func (l *Loop) Load() (pressure, rate float64) { return l.Fill(), l.Stats().PushRate }

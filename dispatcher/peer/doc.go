@@ -25,8 +25,9 @@
 //
 // One for each node in the directory, for all its calls, with keep-alive pings; it is closed when the node
 // leaves, which ends its calls. A stream of statistics runs in it: every 250 ms the peer's backlogs, which
-// with our own sends since feed the choice between two candidates, and once a second what `node list`
-// shows. Another carries all watches. A dead peer costs the calls to it and nothing else.
+// with our own sends since feed the choice between two candidates, how near it is to refusing and how fast it starts
+// tries, for the answers to submits, and once a second what `node list` shows. What is older than two seconds is not
+// shown as the present. Another carries all watches. A dead peer costs the calls to it and nothing else.
 //
 // # The roster
 //

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
@@ -51,10 +53,20 @@ type peer struct {
 type stats struct {
 	parts []core.PartitionStat // by partition
 	sent  []atomic.Int64       // tasks that we sent to each since
+
+	at             time.Time // when they came; zero: nothing was told yet
+	pressure, rate float64
 }
 
+// statsLife is how long statistics are shown as the present: eight were due in between.
+const statsLife = 2 * time.Second
+
+// fresh reports whether the peer has told something lately.
+func (s *stats) fresh() bool { return !s.at.IsZero() && time.Since(s.at) <= statsLife }
+
 func dial(n shard.Node, opts []grpc.DialOption, log *zap.Logger) (*peer, error) {
-	conn, err := grpc.NewClient(n.Addr, opts...)
+	target, resolve := grpcx.Target(n.Addr)
+	conn, err := grpc.NewClient(target, slices.Concat(opts, resolve)...)
 	if err != nil {
 		return nil, fmt.Errorf("dial node %s at %s: %w", n.ID, n.Addr, err)
 	}
@@ -99,7 +111,8 @@ func (p *peer) follow() {
 }
 
 func (p *peer) told(m *headracev1.StreamStatsResponse) {
-	s := &stats{parts: make([]core.PartitionStat, len(m.Partitions)), sent: make([]atomic.Int64, len(m.Partitions))}
+	s := &stats{parts: make([]core.PartitionStat, len(m.Partitions)), sent: make([]atomic.Int64, len(m.Partitions)),
+		at: time.Now(), pressure: m.Pressure, rate: m.StartRate}
 	for i, q := range m.Partitions {
 		s.parts[i] = core.PartitionStat{Partition: q.Partition, Epoch: q.Epoch, Open: q.Open, Backlog: q.Backlog,
 			Scheduled: q.Scheduled, Running: q.Running, Bytes: q.Bytes}

@@ -367,8 +367,40 @@ func (r *Router) Running(ctx context.Context, tenant, function string, partition
 	return out, partial(missing)
 }
 
+// Load is what is known of the node that owns a partition: how near it is to refusing submits (0 to 1), how many tries
+// it starts a second, and how many tasks wait in all its partitions. False: nothing was told lately.
+func (r *Router) Load(partition uint32) (l Load, ok bool) {
+	here, p := r.owner(partition)
+	switch {
+	case here:
+		l.Pressure, l.Rate = r.local.Load()
+		for _, st := range r.local.Partitions() {
+			l.Backlog += st.Backlog
+		}
+		return l, true
+	case p == nil:
+		return l, false
+	}
+	s := p.stats.Load()
+	if !s.fresh() {
+		return l, false
+	}
+	for i := range s.parts {
+		l.Backlog += s.parts[i].Backlog + s.sent[i].Load()
+	}
+	l.Pressure, l.Rate = s.pressure, s.rate
+	return l, true
+}
+
+// Load is of a node, see Router.Load.
+type Load struct {
+	Pressure float64
+	Rate     float64 // 0: unknown
+	Backlog  int64
+}
+
 // Partitions returns what is known of all partitions that have an owner, those of others a quarter of a second
-// ago or so; by partition.
+// ago or so; by partition. Of a node that has told nothing for two seconds nothing is known.
 func (r *Router) Partitions() []core.PartitionStat {
 	own := r.local.Partitions()
 	r.mu.RLock()
@@ -379,7 +411,11 @@ func (r *Router) Partitions() []core.PartitionStat {
 	out := slices.Clone(own)
 	owners := r.cfg.Directory().Owners
 	for id, p := range r.peers {
-		for _, st := range p.stats.Load().parts {
+		s := p.stats.Load()
+		if !s.fresh() {
+			continue
+		}
+		for _, st := range s.parts {
 			if owners[st.Partition] == id && !slices.ContainsFunc(own, func(o core.PartitionStat) bool { return o.Partition == st.Partition }) {
 				out = append(out, st)
 			}
@@ -389,9 +425,9 @@ func (r *Router) Partitions() []core.PartitionStat {
 	return out
 }
 
-// Node returns what a node told of itself in the last second or so; nil: nothing.
+// Node returns what a node told of itself in the last second or so; nil: nothing lately.
 func (r *Router) Node(id string) *headracev1.Node {
-	if p := r.peer(shard.NodeID(id)); p != nil {
+	if p := r.peer(shard.NodeID(id)); p != nil && p.stats.Load().fresh() {
 		return p.node.Load()
 	}
 	return nil

@@ -28,6 +28,7 @@ type Local interface {
 	Partitions() []core.PartitionStat
 	Backlog(partition uint32) (int64, bool)
 	Sending(partition uint32, n int)
+	Load() (pressure, rate float64)
 }
 
 // errGoing ends the streams of a node that stops.
@@ -177,6 +178,7 @@ func (s *Service) StreamStats(_ *headracev1.StreamStatsRequest, stream grpc.Serv
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		res := &headracev1.StreamStatsResponse{}
+		res.Pressure, res.StartRate = s.local.Load()
 		for _, p := range s.local.Partitions() {
 			res.Partitions = append(res.Partitions, &headracev1.PeerPartitionStats{Partition: p.Partition, Epoch: p.Epoch, Open: p.Open,
 				Backlog: p.Backlog, Scheduled: p.Scheduled, Running: p.Running, Bytes: p.Bytes})

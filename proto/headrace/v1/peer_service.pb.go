@@ -1216,7 +1216,10 @@ type StreamStatsResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Partitions []*PeerPartitionStats  `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// What the node knows of itself; once a second.
-	Node          *Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Node *Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// How near it is to refusing submits, 0 to 1, and how many tries it starts a second (0: unknown).
+	Pressure      float64 `protobuf:"fixed64,3,opt,name=pressure,proto3" json:"pressure,omitempty"`
+	StartRate     float64 `protobuf:"fixed64,4,opt,name=start_rate,json=startRate,proto3" json:"start_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1263,6 +1266,20 @@ func (x *StreamStatsResponse) GetNode() *Node {
 		return x.Node
 	}
 	return nil
+}
+
+func (x *StreamStatsResponse) GetPressure() float64 {
+	if x != nil {
+		return x.Pressure
+	}
+	return 0
+}
+
+func (x *StreamStatsResponse) GetStartRate() float64 {
+	if x != nil {
+		return x.StartRate
+	}
+	return 0
 }
 
 type PeerPartitionStats struct {
@@ -1641,12 +1658,15 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x06opened\x18\x02 \x01(\bR\x06opened\x12)\n" +
 	"\x04task\x18\x03 \x01(\v2\x15.headrace.v1.LiveTaskR\x04task\x12\x16\n" +
 	"\x06closed\x18\x04 \x01(\bR\x06closed\"\x14\n" +
-	"\x12StreamStatsRequest\"}\n" +
+	"\x12StreamStatsRequest\"\xb8\x01\n" +
 	"\x13StreamStatsResponse\x12?\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1f.headrace.v1.PeerPartitionStatsR\n" +
 	"partitions\x12%\n" +
-	"\x04node\x18\x02 \x01(\v2\x11.headrace.v1.NodeR\x04node\"\xc4\x01\n" +
+	"\x04node\x18\x02 \x01(\v2\x11.headrace.v1.NodeR\x04node\x12\x1a\n" +
+	"\bpressure\x18\x03 \x01(\x01R\bpressure\x12\x1d\n" +
+	"\n" +
+	"start_rate\x18\x04 \x01(\x01R\tstartRate\"\xc4\x01\n" +
 	"\x12PeerPartitionStats\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
