@@ -23,7 +23,7 @@ type serverConfig struct {
 	HTTP      string           `yaml:"http" doc:"host:port for health and debug pages; off for none."`
 	Advertise string           `yaml:"advertise_addr" doc:"host:port that other nodes, clients and executors reach this node by; the one it listens on by default."`
 	Roles     []string         `yaml:"roles" doc:"api: takes requests for the whole cluster. dispatcher: owns partitions. Both by default."`
-	Secret    string           `yaml:"secret" doc:"Keys shards and page tokens: 16 characters or more, the same on all nodes and for ever. By default the first node puts a random one into etcd; then a lost etcd loses it, and page tokens and the shards that no placement records change."`
+	Secret    string           `yaml:"secret" doc:"Keys shards and page tokens: 16 characters or more, the same on all nodes and for ever. By default the first node puts a random one into etcd, of which the first database keeps a copy; without both, page tokens and the shards that no placement records change."`
 	Etcd      etcdConfig       `yaml:"etcd" doc:"Where the cluster's etcd is."`
 	Databases []databaseConfig `yaml:"databases" doc:"The databases that hold the partitions, the same list on all nodes. One that is added gets its partitions once all nodes know it. At least one."`
 	LeaseTTL  time.Duration    `yaml:"lease_ttl" doc:"A dead node's partitions move after this; whole seconds, 1s to 60s, the same on all nodes."`

@@ -28,28 +28,38 @@ func Root() (string, error) {
 // BuildEtcd builds etcd's server from its Go module, pinned by tools/etcd.mod, into the repository's .cluster/bin, and
 // returns its path. What is there already is taken as it is, for as long as the pin is the same.
 func BuildEtcd(ctx context.Context, root string) (string, error) {
-	pin, err := os.ReadFile(filepath.Join(root, "tools", "etcd.mod"))
+	return buildTool(ctx, root, "etcd", "go.etcd.io/etcd/server/v3")
+}
+
+// BuildEtcdutl is BuildEtcd for etcd's tool that restores snapshots, pinned by tools/etcdutl.mod.
+func BuildEtcdutl(ctx context.Context, root string) (string, error) {
+	return buildTool(ctx, root, "etcdutl", "go.etcd.io/etcd/etcdutl/v3")
+}
+
+func buildTool(ctx context.Context, root, name, pkg string) (string, error) {
+	modfile := filepath.Join("tools", name+".mod")
+	pin, err := os.ReadFile(filepath.Join(root, modfile))
 	if err != nil {
-		return "", fmt.Errorf("build etcd: %w", err)
+		return "", fmt.Errorf("build %s: %w", name, err)
 	}
 	sum := sha256.Sum256(pin)
 	dir := filepath.Join(root, ".cluster", "bin")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("build etcd: %w", err)
+		return "", fmt.Errorf("build %s: %w", name, err)
 	}
 	unlock, err := lock(filepath.Join(dir, "lock"))
 	if err != nil {
-		return "", fmt.Errorf("build etcd: %w", err)
+		return "", fmt.Errorf("build %s: %w", name, err)
 	}
 	defer unlock()
-	bin := filepath.Join(dir, "etcd-"+hex.EncodeToString(sum[:4]))
+	bin := filepath.Join(dir, name+"-"+hex.EncodeToString(sum[:4]))
 	if _, err := os.Stat(bin); err == nil {
 		return bin, nil
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-modfile=tools/etcd.mod", "-trimpath", "-o", bin+".new", "go.etcd.io/etcd/server/v3")
+	cmd := exec.CommandContext(ctx, "go", "build", "-modfile="+modfile, "-trimpath", "-o", bin+".new", pkg)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build etcd: %w: %s", err, out)
+		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
 	}
 	return bin, os.Rename(bin+".new", bin)
 }

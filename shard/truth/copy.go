@@ -20,7 +20,8 @@ const (
 	copyWithin = 200 * time.Millisecond // of a change: several share a write
 	copyMax    = 30 * time.Second       // one write of copies
 	copyRetry  = time.Second
-	copyBatch  = 5_000 // keys in one write
+	copyBatch  = 5_000           // keys in one write
+	recallAsk  = 2 * time.Second // databases whether they still know: one that was restored does not
 )
 
 // copyAll copies while this node leads, until ctx ends.
@@ -69,6 +70,8 @@ func (g *Gate) follow(ctx context.Context, leads func() bool, heralds []*herald)
 	watch := g.Watch(ctx, Root, revision)
 	tick := time.NewTicker(copyWithin)
 	defer tick.Stop()
+	recall := time.NewTicker(recallAsk)
+	defer recall.Stop()
 	for ctx.Err() == nil {
 		select {
 		case changes, ok := <-watch:
@@ -88,10 +91,29 @@ func (g *Gate) follow(ctx context.Context, leads func() bool, heralds []*herald)
 			if err := f.flush(ctx); err != nil {
 				return err
 			}
+		case <-recall.C:
+			if f.forgotten(ctx) {
+				return nil
+			}
 		case <-ctx.Done():
 		}
 	}
 	return nil
+}
+
+// forgotten tells the version again to databases that do not know it any more, and reports whether the copies are not
+// what this follower has written.
+func (f *follower) forgotten(ctx context.Context) bool {
+	for i, a := range f.g.ask(ctx, false) {
+		switch {
+		case a.err != nil:
+		case i == 0 && a.config.Copied != f.copied:
+			return true
+		case a.config.Seen < f.at.version():
+			f.heralds[i].tell(f.at.version())
+		}
+	}
+	return false
 }
 
 // begin compares the registry with the copies and copies the difference.
@@ -201,11 +223,7 @@ func (f *follower) flush(ctx context.Context) error {
 // tell has all databases told of the version.
 func (f *follower) tell() {
 	for _, h := range f.heralds {
-		select {
-		case <-h.news: // an older one that was not told yet
-		default:
-		}
-		h.news <- f.at.version() // the follower is the only one that sends
+		h.tell(f.at.version())
 	}
 }
 
@@ -214,6 +232,14 @@ type herald struct {
 	db   Database
 	log  *zap.Logger
 	news chan uint64 // capacity 1
+}
+
+func (h *herald) tell(version uint64) {
+	select {
+	case <-h.news: // an older one that was not told yet
+	default:
+	}
+	h.news <- version // the follower is the only one that sends
 }
 
 func (h *herald) run(ctx context.Context) {

@@ -366,9 +366,14 @@ func TestRestoredDatabase(t *testing.T) {
 		s.must(s.put(g, rule, "off"))
 		time.Sleep(time.Second)
 		s.data[0].Restore(backup)
-		s.must(s.put(g, tenant+"2", "3"))
 		time.Sleep(3 * time.Second)
-		s.expect("first", s.copies(0), "seen 5, copied 5: pause/acme=off@5 placement/tenants/acme=2@5 placement/tenants/acme2=3@5")
+		s.expect("first", s.copies(0), "seen 4, copied 4: pause/acme=off@4 placement/tenants/acme=2@4")
+		s.must(s.put(g, tenant+"2", "3"))
+		time.Sleep(time.Second)
+		s.expect("first", s.copies(0), "seen 5, copied 5: pause/acme=off@4 placement/tenants/acme=2@4 placement/tenants/acme2=3@5")
+		s.data[1].Restore(new(memstore.Data))
+		time.Sleep(3 * time.Second)
+		s.expect("second", s.copies(1), "seen 5, copied 0:")
 		if g.Held() != nil {
 			t.Errorf("held: %s", g.Held().Reason)
 		}
