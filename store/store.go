@@ -215,6 +215,9 @@ type Batch struct {
 type PartResult struct {
 	Err      error         // nil: on disk. ErrFenced: refused, nothing of the part was stored
 	Existing map[int]*Task // of refused Inserts by index in Changes: the task that holds the client id, without payload and result
+	// Busy has the refused Inserts, by index in Changes, whose client id another commit is taking that has not ended:
+	// nothing is known of a holder yet. Submit them again.
+	Busy map[int]bool
 }
 
 // Partition is what the store knows of one partition.

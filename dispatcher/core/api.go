@@ -101,7 +101,7 @@ type SubmitAnswer struct {
 type SubmitItem struct {
 	ID    task.ID
 	Dedup bool
-	Err   error // *ExistsError: the client id belongs to a different task
+	Err   error // *ExistsError: the client id belongs to a different task; ErrStoreSlow: somebody is taking it, try again
 }
 
 // Cancel asks to stop a task.

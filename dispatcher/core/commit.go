@@ -295,7 +295,7 @@ func (c *Core) applyCommits(db *database) {
 			i := a.change
 			a.change++
 			n++
-			c.apply(w.part, &part.Changes[i], &w.pending[i], r.Existing[i])
+			c.apply(w.part, &part.Changes[i], &w.pending[i], r.Existing[i], r.Busy[i])
 		}
 		if a.change == len(w.pending) {
 			c.applied(w.part, part, a.c.number)
@@ -322,10 +322,10 @@ func (db *database) reuse(cm *Commit) {
 }
 
 // apply does what follows from one change that is on disk.
-func (c *Core) apply(p *partition, ch *store.Change, pc *pendingChange, existing *store.Task) {
+func (c *Core) apply(p *partition, ch *store.Change, pc *pendingChange, existing *store.Task, busy bool) {
 	if pc.then == thenInserted {
 		c.inHand(p.id, ch.Task.ID)
-		c.inserted(p, pc, existing)
+		c.inserted(p, pc, existing, busy)
 		return
 	}
 	if !p.dead {

@@ -144,12 +144,14 @@ func (c *Core) addSubmit(cm *Commit, sub *submission) {
 }
 
 // inserted does what follows from an insert whose commit is known.
-func (c *Core) inserted(p *partition, pc *pendingChange, existing *store.Task) {
+func (c *Core) inserted(p *partition, pc *pendingChange, existing *store.Task, busy bool) {
 	sub := pc.sub
 	t := sub.tasks[pc.index]
 	item := &sub.items[pc.index]
 	p.known = t.ID.Seq() // they come in order
 	switch {
+	case busy:
+		item.Err = ErrStoreSlow // this one, not its batch: who takes its client id has not ended
 	case existing == nil:
 		item.ID = t.ID
 		if !p.dead {

@@ -24,7 +24,7 @@ func (o *oracle) applied(part *store.Part, res store.PartResult) {
 	o.activeAt = o.w.now
 	for i := range part.Changes {
 		c := &part.Changes[i]
-		if c.Op == store.PutFunc || res.Existing[i] != nil {
+		if c.Op == store.PutFunc || res.Existing[i] != nil || res.Busy[i] {
 			continue
 		}
 		row := *c.Task

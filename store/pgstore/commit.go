@@ -87,7 +87,7 @@ func again(err error) bool {
 type answer struct {
 	ok      []bool    // by live part; if any is false, nothing was stored
 	refused []int32   // inserts whose client id was taken, by place in writer.keyed, from 1
-	holders []task.ID // the tasks that hold them
+	holders []task.ID // the tasks that hold them; zero: somebody is taking it at the moment
 }
 
 var commitSQL string
@@ -152,7 +152,7 @@ func (s *Store) existing(ctx context.Context, a *answer, live []int, rs []store.
 	w := &s.writer
 	var ask []task.ID
 	for _, id := range a.holders {
-		if _, here := w.index[id]; !here {
+		if _, here := w.index[id]; !here && !id.IsZero() {
 			ask = append(ask, id)
 		}
 	}
@@ -162,6 +162,14 @@ func (s *Store) existing(ctx context.Context, a *answer, live []int, rs []store.
 	}
 	for i, k := range a.refused {
 		n := &w.effects[w.keyed[k-1]]
+		if a.holders[i].IsZero() {
+			r := &rs[live[n.part]]
+			if r.Busy == nil {
+				r.Busy = map[int]bool{}
+			}
+			r.Busy[n.at] = true
+			continue
+		}
 		holder := stored[a.holders[i]]
 		if _, here := w.index[a.holders[i]]; here {
 			if holder, err = w.holder(a.holders[i], n.part, n.at); err != nil {

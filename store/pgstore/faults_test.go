@@ -529,3 +529,70 @@ func TestRestoredServerFences(t *testing.T) {
 		}
 	}
 }
+
+// A client id that a stuck commit of somebody else is taking leaves the batch (B102): the rest is stored within a second, nobody
+// queues behind the lock, and the id is free or taken as the other one ends.
+func TestKeyThatWaitsLeavesTheBatch(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []string{"COMMIT", "ROLLBACK"} {
+		db := server.Database(t)
+		s := open(t, server.DSN(db))
+		epoch, err := s.Acquire(t.Context(), 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken := aTask(1, 1, "order-taken")
+		if _, err := commitOne(t.Context(), s, 1, epoch, insertOf(taken)...); err != nil {
+			t.Fatal(err)
+		}
+		other := task.NewID(2, 1, 77)
+		stuck, err := s.pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		exec := func(sql string, args ...any) {
+			t.Helper()
+			if _, err := stuck.Exec(t.Context(), sql, args...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exec("BEGIN")
+		for _, key := range []string{"order-b", "order-d"} {
+			exec("INSERT INTO headrace.directory (tenant, client, id) VALUES ($1, $2, $3)", taken.Tenant, []byte(key), other)
+		}
+		var tasks []*store.Task
+		for i, key := range []string{"order-a", "order-b", "order-c", "order-d", "order-taken", ""} {
+			tasks = append(tasks, aTask(1, uint64(i+2), key))
+		}
+		began := time.Now()
+		r, err := commitOne(t.Context(), s, 1, epoch, insertOf(tasks...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It waits 0.1 s and twice 0.01 s, where the lock's own limit is 2 s and five tries.
+		if took := time.Since(began); took > 1900*time.Millisecond {
+			t.Errorf("a commit with two stuck keys took %v", took)
+		}
+		if len(r.Busy) != 2 || !r.Busy[1] || !r.Busy[3] || len(r.Existing) != 1 || r.Existing[4] == nil || r.Existing[4].ID != taken.ID {
+			t.Errorf("%s: busy %v, existing %v", ends, r.Busy, r.Existing)
+		}
+		for i, u := range tasks {
+			_, err := s.Get(t.Context(), u.ID)
+			if stored := i == 0 || i == 2 || i == 5; stored != (err == nil) {
+				t.Errorf("task %d: %v", i, err)
+			}
+		}
+		if ps, err := s.Partitions(t.Context()); err != nil || ps[0].Ready != 4 {
+			t.Errorf("%+v, %v", ps, err)
+		}
+		exec(ends)
+		stuck.Release()
+		r, err = commitOne(t.Context(), s, 1, epoch, insertOf(tasks[1])...)
+		if err != nil || len(r.Busy) != 0 || (r.Existing[0] != nil) != (ends == "COMMIT") {
+			t.Errorf("after the other's %s: %+v, %v", ends, r, err)
+		}
+		if ends == "COMMIT" && r.Existing[0] != nil && r.Existing[0].ID != other {
+			t.Errorf("the holder is %v", r.Existing[0].ID)
+		}
+	}
+}

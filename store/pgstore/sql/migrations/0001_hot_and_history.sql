@@ -206,6 +206,8 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_has
 SET jit = off SET lock_timeout = '2s' AS $$
 DECLARE
     v_refused uuid[]; -- tasks whose client id is taken
+    v_busy    integer[] := '{}'; -- keys that somebody is taking at the moment, by place
+    v_until   timestamptz;
     v_rows    bigint;
     v_last    headrace.counts;
     v_next    headrace.counts;
@@ -223,17 +225,43 @@ BEGIN
     END IF;
 
     IF cardinality(k_id) > 0 THEN
-        -- The caller has sorted them, so that no two commits wait for each other; of equal ones the first wins.
-        INSERT INTO headrace.directory (tenant, client, id)
-        SELECT t.tenant, t.client, t.id FROM unnest(k_tenant, k_client, k_id) AS t (tenant, client, id)
-        ON CONFLICT DO NOTHING;
-        GET DIAGNOSTICS v_rows = ROW_COUNT;
+        -- The caller has sorted them, so that no two commits wait for each other in a circle; of equal ones the first wins.
+        BEGIN
+            PERFORM set_config('lock_timeout', '100ms', true);
+            INSERT INTO headrace.directory (tenant, client, id)
+            SELECT t.tenant, t.client, t.id FROM unnest(k_tenant, k_client, k_id) AS t (tenant, client, id)
+            ON CONFLICT DO NOTHING;
+            GET DIAGNOSTICS v_rows = ROW_COUNT;
+        EXCEPTION WHEN lock_not_available THEN
+            -- A commit that has not ended is taking one of them. The keys that wait leave the batch, also those
+            -- whose turn does not come within half a second.
+            v_rows := 0;
+            v_until := clock_timestamp() + interval '500 milliseconds';
+            FOR i IN 1 .. cardinality(k_id) LOOP
+                IF clock_timestamp() > v_until THEN
+                    v_busy := v_busy || i;
+                    CONTINUE;
+                END IF;
+                BEGIN
+                    PERFORM set_config('lock_timeout', '10ms', true);
+                    INSERT INTO headrace.directory (tenant, client, id) VALUES (k_tenant[i], k_client[i], k_id[i]) ON CONFLICT DO NOTHING;
+                EXCEPTION WHEN lock_not_available THEN
+                    v_busy := v_busy || i;
+                END;
+            END LOOP;
+        END;
+        PERFORM set_config('lock_timeout', '2s', true);
         IF v_rows < cardinality(k_id) THEN
             SELECT array_agg(t.n::integer ORDER BY t.n), array_agg(t.id ORDER BY t.n), array_agg(d.id ORDER BY t.n)
             INTO refused, v_refused, holders
             FROM unnest(k_tenant, k_client, k_id) WITH ORDINALITY AS t (tenant, client, id, n)
             JOIN headrace.directory d ON d.tenant = t.tenant AND d.client = t.client
-            WHERE d.id <> t.id;
+            WHERE d.id <> t.id AND t.n <> ALL (v_busy);
+            refused := coalesce(refused, '{}') || v_busy;
+            FOREACH i IN ARRAY v_busy LOOP
+                v_refused := v_refused || k_id[i];
+                holders := holders || '00000000-0000-0000-0000-000000000000'::uuid; -- nobody, yet
+            END LOOP;
             FOREACH i IN ARRAY refused LOOP
                 p_ready[k_part[i]] := p_ready[k_part[i]] - k_ready[i];
                 p_due[k_part[i]] := p_due[k_part[i]] - k_due[i];
