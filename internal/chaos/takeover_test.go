@@ -155,19 +155,18 @@ func (k *takeover) judge(what string, pushes firsts, bound time.Duration) {
 	var all []time.Duration
 	late := 0
 	for p, f := range pushes {
-		d := f.at.Sub(k.at)
-		if f.since.Sub(k.at) > bound-slack { // it was given its first task when the bound was nearly over
-			late++
-			d -= f.since.Sub(k.at) - (bound - slack)
-		} else {
+		d, waited := f.at.Sub(k.at), f.at.Sub(f.since)
+		switch {
+		case d <= bound:
 			all = append(all, d)
-		}
-		if d > bound {
+		case waited <= slack && f.since.Sub(k.at) > bound-slack: // it was given its first one when the bound was nearly over
+			late++
+		default:
 			k.w.t.Errorf("%s: %s after %v in partition %d, want under %v", k.victim.Name, what, d, p, bound)
 		}
 	}
 	if len(all) == 0 {
-		k.w.t.Errorf("%s: %s: no partition was given one in time", k.victim.Name, what)
+		k.w.t.Errorf("%s: %s: in no partition within %v", k.victim.Name, what, bound)
 		return
 	}
 	slices.Sort(all)
