@@ -87,14 +87,18 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	r := newResults(s, strings.TrimSpace("make bench-peers ARGS=\""+strings.Join(own(args), " ")+"\""))
-	err = r.measure(ctx, path)
-	if err != nil {
+	// Each round is kept, and so are the rounds if what comes after them fails.
+	save := func() error {
+		r.conclude()
+		if *out == "" {
+			return nil
+		}
+		return r.write(*out)
+	}
+	if err := r.measure(ctx, path, save); err != nil {
 		return err
 	}
-	r.conclude()
-	if *out != "" {
-		err = errors.Join(err, r.write(*out))
-	}
+	err = save()
 	if *page != "" {
 		err = errors.Join(err, r.writePage(*page))
 	}
@@ -115,8 +119,8 @@ func own(args []string) (out []string) {
 	return out
 }
 
-// measure runs all rounds. Whatever it started has ended when it returns.
-func (r *results) measure(ctx context.Context, exe string) error {
+// measure runs all rounds and calls save after each. Whatever it started has ended when it returns.
+func (r *results) measure(ctx context.Context, exe string, save func() error) error {
 	// As in `headrace bench`: who makes the load trades memory for CPU.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	s := r.sizes
@@ -170,6 +174,9 @@ func (r *results) measure(ctx context.Context, exe string) error {
 					return err
 				}
 			}
+		}
+		if err := save(); err != nil {
+			return err
 		}
 	}
 	if s.backlog == 0 || !s.wants(onPostgres.name) {
