@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -145,28 +146,34 @@ func (l *lister) ended(ctx context.Context) ([]*store.Task, error) {
 		created = l.created | (1<<packSpan - 1)
 	}
 	var ts, ready []*store.Task
-	seen := map[packID]bool{} // the last place is read again, as several packs may be there
+	seen := map[task.ID]bool{} // the first task of each pack: the last place is read again, as several packs may be there
 	for want := l.limit; ; want *= 2 {
 		read, cut := 0, false
 		err := l.s.read(ctx, "ListHistory", []any{l.old, created, block, l.created, int64(want), int64(want), sole}, func(rows pgx.Rows) error {
-			var p packID
+			var mask, list int64
 			var body pgtype.DriverBytes
 			n := 0
-			_, err := pgx.ForEachRow(rows, []any{&p.created, &p.block, &p.sole, &p.mask, &p.list, &body}, func() error {
+			_, err := pgx.ForEachRow(rows, []any{&created, &block, &sole, &mask, &list, &body}, func() error {
 				read++
-				n += bits.OnesCount64(uint64(p.mask))
-				created, block, sole = p.created, p.block, p.sole
-				if seen[p] {
-					return nil
-				}
-				seen[p] = true
-				return unpack(body, func(t *store.Task) error {
+				n += bits.OnesCount64(uint64(mask))
+				first := true
+				err := unpack(body, func(t *store.Task) error {
+					if first {
+						if seen[t.ID] {
+							return errSeen
+						}
+						seen[t.ID], first = true, false
+					}
 					if l.wants(t) && l.older(t) {
 						t.Result = nil
 						ts = append(ts, t)
 					}
 					return nil
 				})
+				if err == errSeen {
+					return nil
+				}
+				return err
 			})
 			cut = read >= want || n >= want
 			return err
@@ -190,10 +197,8 @@ func (l *lister) ended(ctx context.Context) ([]*store.Task, error) {
 	}
 }
 
-type packID struct {
-	created, block, mask, list int64
-	sole                       int16
-}
+// errSeen ends the reading of a pack that was read before.
+var errSeen = errors.New("seen")
 
 // behindNone says that a task comes before all tasks of packs behind a place.
 func behindNone(t *store.Task, created, block int64, sole int16) bool {

@@ -150,6 +150,40 @@ func TestListsOfPacks(t *testing.T) {
 	}
 }
 
+// A batch that ends as it was submitted makes packs that differ in nothing but their tasks: lists have all of them.
+func TestListOfLikePacks(t *testing.T) {
+	t.Parallel()
+	s := open(t, server.DSN(server.Database(t)))
+	if _, err := s.Acquire(t.Context(), 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	l := newLoad(1)
+	changes := l.next(2000)
+	at := time.UnixMicro(time.Now().UnixMicro())
+	for _, ch := range changes {
+		ch.Task.CreatedAt, ch.Task.DueAt, ch.Task.FirstDueAt = at, at, at
+	}
+	l.commit(t, s, changes)
+	l.commit(t, s, l.finish())
+	for _, limit := range []int{100, 1000, 5000} {
+		seen := map[task.ID]bool{}
+		after := store.Cursor{}
+		for more := true; more; {
+			var ts []*store.Task
+			var err error
+			if ts, more, err = s.List(t.Context(), store.Filter{Tenant: l.names[0]}, after, limit); err != nil {
+				t.Fatal(err)
+			}
+			for _, u := range ts {
+				seen[u.ID], after = true, store.Cursor{CreatedAt: u.CreatedAt, ID: u.ID}
+			}
+		}
+		if len(seen) != 2000 {
+			t.Errorf("pages of %d: %d tasks of 2,000", limit, len(seen))
+		}
+	}
+}
+
 func inserts(ts []*store.Task) (changes []store.Change) {
 	for _, t := range ts {
 		changes = append(changes, store.Change{Op: store.Insert, Task: t})
