@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,17 +20,17 @@ type rosterStage struct {
 	*Roster
 	t      *testing.T
 	nodes  []shard.Node
-	listed chan uint64
+	listed atomic.Uint64 // the newest number since it was looked at
 }
 
 const testLife = 10 * time.Second
 
 func onRoster(t *testing.T, f func(t *testing.T, s *rosterStage)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &rosterStage{t: t, listed: make(chan uint64, 100)}
+		s := &rosterStage{t: t}
 		s.Roster = NewRoster(RosterConfig{Life: testLife, Now: time.Now,
 			Directory: func() *shard.Directory { return &shard.Directory{Nodes: s.nodes} },
-			Listed:    func(run, upTo uint64) { s.listed <- upTo }})
+			Listed:    func(run, upTo uint64) { s.listed.Store(upTo) }})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.Run(ctx) }()
@@ -48,11 +49,7 @@ func (s *rosterStage) asks(node string, session int64, version uint64) *headrace
 func (s *rosterStage) expect(want uint64) {
 	s.t.Helper()
 	synctest.Wait()
-	got := uint64(0)
-	for len(s.listed) > 0 {
-		got = <-s.listed
-	}
-	if got != want {
+	if got := s.listed.Swap(0); got != want {
 		s.t.Errorf("listed up to %d, want %d", got, want)
 	}
 }
