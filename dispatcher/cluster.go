@@ -89,7 +89,12 @@ func (n *Node) grow(ctx context.Context) {
 	if d.Leader != n.id || !n.dbs.opened() || n.growing.Swap(true) {
 		return
 	}
-	if done := n.grown.Load(); done != nil && slices.Equal(*done, d.Partitions) {
+	// A sealed partition may get a task until its owner has let go of it.
+	closing := slices.ContainsFunc(d.Partitions, func(p shard.Partition) bool {
+		_, owned := d.Owners[p.ID]
+		return p.State == shard.Sealed && owned
+	})
+	if done := n.grown.Load(); done != nil && !closing && slices.Equal(*done, d.Partitions) {
 		n.growing.Store(false)
 		return
 	}
@@ -110,7 +115,9 @@ func (n *Node) grow(ctx context.Context) {
 				if added > 0 {
 					n.log.Info("added partitions", zap.Int("partitions", added))
 				} else {
-					n.grown.Store(&d.Partitions)
+					if n.grown.Store(nil); !closing {
+						n.grown.Store(&d.Partitions)
+					}
 				}
 				return
 			}

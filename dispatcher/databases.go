@@ -143,10 +143,14 @@ func (d *databases) missing(ctx context.Context, have []shard.Partition) ([]shar
 	next := uint32(0)
 	count := map[string]int{}
 	known := map[uint32]string{}
+	sealed := map[uint32]shard.Partition{}
 	note := func(p shard.Partition) {
 		next = max(next, p.ID)
 		count[p.In()]++
 		known[p.ID] = p.In()
+		if p.State == shard.Sealed {
+			sealed[p.ID] = p
+		}
 	}
 	for _, p := range have {
 		note(p)
@@ -157,6 +161,11 @@ func (d *databases) missing(ctx context.Context, have []shard.Partition) ([]shar
 			return nil, fmt.Errorf("list the partitions of database %s: %w", db.Name, err)
 		}
 		for _, p := range stored {
+			if s, there := sealed[p.ID]; there && s.In() == db.Name && p.Ready+p.Due > 0 {
+				d.log.Error("a sealed partition has tasks: it drains again", telemetry.Partition(p.ID))
+				s.State = shard.Draining
+				add = append(add, s)
+			}
 			switch in, there := known[p.ID]; {
 			case !there:
 				add = append(add, db.partition(p.ID))

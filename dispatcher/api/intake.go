@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/headrace/headrace/dispatcher/core"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
@@ -32,15 +33,23 @@ func (s *ClusterInfo) SetPartitionIntake(ctx context.Context, req *headracev1.Se
 	case headracev1.PartitionIntake_PARTITION_INTAKE_ACTIVE:
 	case headracev1.PartitionIntake_PARTITION_INTAKE_DRAINING:
 		state = shard.Draining
+	case headracev1.PartitionIntake_PARTITION_INTAKE_SEALED:
+		state = shard.Sealed
 	default:
-		return nil, &task.FieldError{Field: "intake", Value: fmt.Sprint(int32(req.Intake)), Want: "active or draining"}
+		return nil, &task.FieldError{Field: "intake", Value: fmt.Sprint(int32(req.Intake)), Want: "active, draining or sealed"}
 	}
 	if n := len(req.Partitions); n < 1 || n > 1024 {
 		return nil, &task.FieldError{Field: "partitions", Value: fmt.Sprintf("%d partitions", n), Want: "1 to 1024"}
 	}
 	for {
 		changed := s.directoryChange() // before the look, so that no change is missed
-		change, err := withIntake(s.cluster.Directory().Partitions, req.Partitions, state)
+		catalogue := s.cluster.Directory().Partitions
+		if state == shard.Sealed {
+			if err := s.maySeal(catalogue, req.Partitions); err != nil {
+				return nil, err
+			}
+		}
+		change, err := withIntake(catalogue, req.Partitions, state)
 		if err != nil {
 			return nil, err
 		}
@@ -58,15 +67,44 @@ func (s *ClusterInfo) SetPartitionIntake(ctx context.Context, req *headracev1.Se
 	}
 }
 
+// maySeal says why partitions can't be sealed: they take tasks, or have some, or are the last of a database that do.
+// A task that comes all the same meanwhile is found by the leader, which opens the partition again.
+func (s *ClusterInfo) maySeal(catalogue []shard.Partition, ids []uint32) error {
+	stats := s.engine.Partitions()
+	left := map[string]int{} // partitions that are not sealed, by database
+	for _, p := range catalogue {
+		named := slices.Contains(ids, p.ID)
+		if p.State != shard.Sealed && !named {
+			left[p.In()]++
+		}
+		if !named || p.State == shard.Sealed {
+			continue
+		}
+		empty := slices.ContainsFunc(stats, func(st core.PartitionStat) bool {
+			return st.Partition == p.ID && st.Open && st.Backlog+st.Scheduled+st.Running == 0
+		})
+		if p.State != shard.Draining || !empty {
+			return &task.FieldError{Field: "partitions", Value: fmt.Sprint(p.ID), Want: "draining partitions that are open and empty"}
+		}
+	}
+	for _, p := range catalogue {
+		if slices.Contains(ids, p.ID) && left[p.In()] == 0 {
+			return &task.FieldError{Field: "partitions", Value: fmt.Sprint(p.ID),
+				Want: "one at least in database " + p.In() + " that is not sealed: client ids of tenants are there"}
+		}
+	}
+	return nil
+}
+
 // withIntake returns the entries of a catalogue that have to change; none: it is so already.
 func withIntake(catalogue []shard.Partition, ids []uint32, state shard.PartitionState) (change []shard.Partition, err error) {
 	active := 0
 	for _, p := range catalogue {
 		named := slices.Contains(ids, p.ID)
-		if named && p.State == shard.Sealed {
+		if named && p.State == shard.Sealed && state != shard.Sealed {
 			return nil, &task.FieldError{Field: "partitions", Value: fmt.Sprint(p.ID), Want: "partitions that are not sealed"}
 		}
-		if p.Open() != (state == shard.Active) && named {
+		if named && (p.Open() != (state == shard.Active) || state == shard.Sealed && p.State != shard.Sealed) {
 			p.State = state
 			change = append(change, p)
 		}

@@ -163,6 +163,8 @@ func newPartition(a *app) *cobra.Command {
 		{"drain", "Send no new tasks to partitions", `Send no new tasks to partitions. What they hold is still run. Tenants that use them get others in
 their place, of the same database if it has any.`, headracev1.PartitionIntake_PARTITION_INTAKE_DRAINING},
 		{"activate", "Send new tasks to partitions again", `Send new tasks to partitions again. Tenants that were moved off them stay where they are.`, headracev1.PartitionIntake_PARTITION_INTAKE_ACTIVE},
+		{"seal", "Close empty partitions for good", `Close empty partitions for good. They have to drain before, and to have no task left; one of each database stays.
+What ended in them can be read as long as it is kept. Their numbers are not used again.`, headracev1.PartitionIntake_PARTITION_INTAKE_SEALED},
 	} {
 		c.AddCommand(&cobra.Command{
 			Use: s.use + " PARTITION…", Short: s.short, Long: s.long,

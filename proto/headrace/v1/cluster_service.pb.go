@@ -406,7 +406,7 @@ type SetPartitionIntakeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By number; all of them or none.
 	Partitions []uint32 `protobuf:"varint,1,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
-	// ACTIVE or DRAINING.
+	// SEALED: of draining partitions that are empty; one of each database is not sealed.
 	Intake        PartitionIntake `protobuf:"varint,2,opt,name=intake,proto3,enum=headrace.v1.PartitionIntake" json:"intake,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
