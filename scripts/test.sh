@@ -20,10 +20,17 @@ step "stores: conformance, kill -9, damaged files" \
 	$go test -count=1 -timeout 10m ./store/filestore ./store/memstore
 step "stores: readers beside writers, under the race detector" \
 	$go test -race -count=1 -timeout 5m ./store/filestore -run 'Together'
-step "simulation: fixed seeds and a fresh one" \
-	$go test -count=1 -timeout 5m ./internal/sim
-step "simulation: each mutant is caught" \
-	$go test -count=1 -timeout 10m -tags mutant ./internal/sim -run Mutant
+step "simulation: fixed seeds, then fresh ones for the rest of a minute" \
+	$go test -count=1 -timeout 5m -v -run 'Sim|Seed|Regressions' ./internal/sim -for=60s
+# One goroutine each: two processes share the table.
+mutants() {
+	$go test -count=1 -timeout 10m -tags mutant ./internal/sim -run Mutant -share=0 &
+	local first=$! ok=0
+	$go test -count=1 -timeout 10m -tags mutant ./internal/sim -run Mutant -share=1 || ok=1
+	wait "$first" || ok=1
+	return "$ok"
+}
+step "simulation: each mutant is caught" mutants
 step "real processes: kill -9, lost answers, pauses, torn writes" \
 	$go test -count=1 -timeout 10m ./internal/e2e
 step "a cluster of real processes: nodes killed, paused, restarted under load" \

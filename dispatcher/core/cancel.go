@@ -175,6 +175,9 @@ func (c *Core) startEnds(it *item) time.Time {
 	if y.beatAt.IsZero() { // of an earlier owner
 		return it.part.raisedAt.Add(c.cfg.Grace)
 	}
+	if mutant.On("start-ends-early") {
+		return y.beatAt.Add(c.cfg.ShelfLife)
+	}
 	return y.beatAt.Add(c.cfg.ShelfLife * 11 / 10)
 }
 

@@ -111,8 +111,11 @@ func (c *Core) lostAt(it *item) time.Time {
 		orphan = task.DefaultOrphanTimeout
 	}
 	from := later(later(y.executor.answeredAt, y.beatAt), it.part.raisedAt)
-	if mutant.On("recorded-requeued-early") {
+	switch {
+	case mutant.On("recorded-requeued-early"):
 		orphan = c.cfg.ShelfLife
+	case mutant.On("requeued-with-session") && y.claimed:
+		return c.now
 	}
 	return from.Add(orphan)
 }
@@ -159,6 +162,9 @@ func (c *Core) timedOutAt(it *item) time.Time {
 		end = y.ackedAt.Add(y.timeout)
 	}
 	if end = sooner(end, it.t.Deadline); end.IsZero() {
+		return end
+	}
+	if mutant.On("timeout-early") {
 		return end
 	}
 	return end.Add(c.cfg.ShelfLife + c.cfg.Grace)

@@ -114,6 +114,9 @@ func (c *Core) endRow(it *item, t *store.Task, class task.Class, message string)
 	y := it.try
 	t.LastToken = y.token
 	t.Record = nil
+	if mutant.On("record-late") && !y.recordAt.IsZero() && !y.ackedAt.IsZero() { // it was to be written behind
+		t.Record = &store.Record{Token: y.token, Executor: y.executor.id, StartedAt: y.ackedAt}
+	}
 	if t.StartedAt.IsZero() && !y.ackedAt.IsZero() {
 		t.StartedAt = y.ackedAt
 	}

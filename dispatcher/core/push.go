@@ -204,7 +204,8 @@ func (c *Core) push(it *item, s *session, b beat, st *seat) {
 		t.Record = &store.Record{Token: y.token, Executor: s.executor.id, StartedAt: c.now, Announced: true}
 		y.record = recording
 		c.change(it, store.Update, t, thenPush)
-	} else {
+	}
+	if !it.exclusive || mutant.On("exclusive-early") {
 		c.send(it, s, b)
 	}
 	s.pool.ready(s)
@@ -213,7 +214,7 @@ func (c *Core) push(it *item, s *session, b beat, st *seat) {
 // announcedPush sends an exclusive push once its record is on disk, if that is still possible.
 func (c *Core) announcedPush(it *item, r *store.Record) {
 	y := it.try
-	if y == nil || r == nil || y.token != r.Token {
+	if y == nil || r == nil || y.token != r.Token || y.pushed && mutant.On("exclusive-early") {
 		return
 	}
 	s := y.session

@@ -52,8 +52,11 @@ func (c *Core) Acquired(now time.Time, a Acquired) {
 	o := &p.takeover
 	o.active, o.reading = true, true
 	o.graceAt = a.RaisedAt.Add(c.cfg.Grace)
-	if mutant.On("grace-short") {
+	switch {
+	case mutant.On("grace-short"):
 		o.graceAt = a.RaisedAt
+	case mutant.On("grace-below-shelf"):
+		o.graceAt = a.RaisedAt.Add(c.cfg.ShelfLife * 3 / 4)
 	}
 	if r.Partition.Released == a.Epoch-1 {
 		o.graceAt = a.RaisedAt // whoever had it before recorded everything that runs (R13)

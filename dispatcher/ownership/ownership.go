@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/mutant"
 )
 
 // Pauses before a lost partition is acquired again. Losing one is normal once; again and again it is not.
@@ -130,7 +131,9 @@ func (t *Table) Lost(now time.Time, id uint32, crashed bool) {
 		pause = p.pause()
 	}
 	p.failures++
-	t.acquire(id, p, pause)
+	if !mutant.On("fenced-stops") {
+		t.acquire(id, p, pause)
+	}
 }
 
 // Released says that the loop has handed a partition over.

@@ -70,6 +70,11 @@ func (e *Engine) beatAnswered(now time.Time, s *session, a *headracev1.BeatAnswe
 	if mutant.On("orphan-from-receipt") {
 		sentAt = now
 	}
+	if mutant.On("beat-any-node") {
+		for _, p := range e.parts {
+			p.answeredAt = sentAt
+		}
+	}
 	for _, pe := range a.Partitions {
 		if p := e.partition(pe.Partition); p.command(s, pe.Epoch) && sentAt.After(p.answeredAt) {
 			p.answeredAt = sentAt

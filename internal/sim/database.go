@@ -16,6 +16,9 @@ var background = context.Background()
 func (n *node) storeDelay(db core.Database, mean time.Duration) (d time.Duration, ok bool) {
 	w := n.w
 	d = w.around(mean)
+	if n.pauseAmid > 0 && w.chance(4) {
+		n.pauseNow()
+	}
 	if !w.calm && w.slowUntil[db] > w.now {
 		d += w.slowUntil[db] - w.now
 	}
@@ -28,14 +31,23 @@ func (n *node) storeDelay(db core.Database, mean time.Duration) (d time.Duration
 	return d, true
 }
 
+// pauseNow stops the node for as long as a fault wants it to be stopped amid an exchange.
+func (n *node) pauseNow() {
+	if n.pauseAmid > 0 {
+		n.w.pause(&n.process, n.pauseAmid)
+		n.pauseAmid = 0
+	}
+}
+
 // commit sends a batch to the database and brings the answer back, if there is one. A batch may be held up on its
 // way, for longer than its node is the owner, or even lives; and an answer that nobody knows the outcome may come
 // before the outcome.
 func (n *node) commit(c *core.Commit) {
 	w, life, sentAt := n.w, n.life, n.clock(n.w.now)
 	w.log(n.name, "commit", "%s", batchText(c.Batch))
+	late := time.Duration(0)
 	answer := func(rs []store.PartResult, err error) {
-		w.in(&n.process, life, w.around(time.Millisecond), func() {
+		w.in(&n.process, life, late+w.around(time.Millisecond), func() {
 			n.call("committed", func(now time.Time) { n.core.Committed(now, sentAt, c, rs, err) })
 		})
 	}
@@ -43,8 +55,13 @@ func (n *node) commit(c *core.Commit) {
 		d, ok := n.storeDelay(c.Database, w.plan.commit)
 		if w.faulty(faultHeld) && w.chance(60) {
 			held := w.between(0, 15*time.Second)
-			d += held
-			w.log("db", "held", "a commit of %s, %v", n.name, held)
+			if w.chance(2) {
+				late = held
+				w.log("db", "held", "the answer to %s, %v", n.name, held)
+			} else {
+				d += held
+				w.log("db", "held", "a commit of %s, %v", n.name, held)
+			}
 			if w.faulty(faultNodePause) && w.chance(2) {
 				w.pause(&n.process, held)
 			}
@@ -140,6 +157,7 @@ func (w *world) read(l *core.Load) (a core.LoadAnswer) {
 func (n *node) epochRead(r *core.EpochRead) {
 	w, life, sentAt := n.w, n.life, n.clock(n.w.now)
 	w.on(&n.process, 0, func() {
+		n.pauseNow()
 		d, ok := n.storeDelay(r.Database, w.plan.commit/2+100*time.Microsecond)
 		w.after(d, func() {
 			var err error
@@ -155,7 +173,11 @@ func (n *node) epochRead(r *core.EpochRead) {
 					break
 				}
 			}
-			w.in(&n.process, life, w.around(time.Millisecond), func() {
+			late := time.Duration(0)
+			if w.faulty(faultHeld) && w.chance(40) {
+				late = w.between(0, 15*time.Second)
+			}
+			w.in(&n.process, life, late+w.around(time.Millisecond), func() {
 				n.call("epochs", func(now time.Time) { n.core.EpochsRead(now, sentAt, r, epochs, err) })
 			})
 		})

@@ -16,14 +16,15 @@ import (
 // executor is the shell around one engine: what the executor SDK's runtime does, with simulated handlers.
 type executor struct {
 	process
-	w        *world
-	engine   *engine.Engine
-	streams  map[engine.SessionID]*stream // open at this end
-	draining bool
-	running  []*handler      // in the order of their starts
-	apart    []time.Duration // from each node: until when it can't be reached
-	guide    int             // index of the node whose directory it follows
-	owners   *snapshot       // that directory, as it last came
+	w          *world
+	engine     *engine.Engine
+	streams    map[engine.SessionID]*stream // open at this end
+	draining   bool
+	running    []*handler      // in the order of their starts
+	apart      []time.Duration // from each node: until when it can't be reached
+	cutAtStart bool            // of the next handler: nobody has its record then
+	guide      int             // index of the node whose directory it follows
+	owners     *snapshot       // that directory, as it last came
 }
 
 // handler is one run of a function.
@@ -219,6 +220,10 @@ func (x *executor) begin(t *engine.Try) {
 	x.running = append(x.running, h)
 	h.run = w.oracle.started(x, t)
 	took := h.draw()
+	if st := x.streams[t.Session]; x.cutAtStart && st != nil && !w.calm {
+		x.cutAtStart = false
+		w.after(w.around(100*time.Millisecond), func() { w.lonely(x, st.n) })
+	}
 	w.log(x.name, "start", "%s %v attempt %d: %q in %v", short(t.ID), t.Token, t.Push.Attempt, h.result.Class, took)
 	if t.Push.Fetch {
 		h.fetch(took)

@@ -38,7 +38,14 @@ func (w *world) strike(kind string, now bool) bool {
 			}
 		}
 	case faultNodePause:
-		act = func() { w.pause(&w.nodes[pick()%len(w.nodes)].process, w.pauseTime()) }
+		act = func() {
+			n, d := w.nodes[pick()%len(w.nodes)], w.pauseTime()
+			if w.chance(2) {
+				n.pauseAmid = d
+			} else {
+				w.pause(&n.process, d)
+			}
+		}
 	case faultExecCrash:
 		act = func() {
 			if x := w.executors[pick()%len(w.executors)]; x.up {
@@ -70,22 +77,25 @@ func (w *world) strike(kind string, now bool) bool {
 			}
 		}
 	case faultSplit:
-		act = func() { w.split(w.executors[pick()%len(w.executors)], w.nodes[pick()%len(w.nodes)]) }
+		act = func() {
+			x, n := w.executors[pick()%len(w.executors)], w.nodes[pick()%len(w.nodes)]
+			if w.chance(3) {
+				x.cutAtStart = true
+			} else {
+				w.split(x, n)
+			}
+		}
 	case faultIsolate:
 		act = func() {
 			n, x := w.nodes[pick()%len(w.nodes)], w.executors[pick()%len(w.executors)]
-			d := w.between(2*time.Second, 60*time.Second)
 			if w.faulty(faultNodePause) && w.chance(2) {
-				w.pause(&n.process, d/3)
-			} else {
-				n.isolate(d)
+				w.behind(n, x)
+				return
 			}
-			if w.chance(2) { // and somebody hears only what it says
-				for _, other := range w.nodes {
-					if other != n {
-						w.apart(x, other, d)
-					}
-				}
+			d := w.between(2*time.Second, 60*time.Second)
+			n.isolate(d)
+			if w.chance(2) {
+				w.only(x, n, d)
 			}
 		}
 	case faultLease:
@@ -159,6 +169,41 @@ func (w *world) split(x *executor, n *node) {
 			w.apart(x, n, w.between(5*time.Second, 60*time.Second))
 		}
 	})
+}
+
+// only lets an executor reach one node and nobody else for a while: it hears only what that one says.
+func (w *world) only(x *executor, n *node, d time.Duration) {
+	for _, other := range w.nodes {
+		if other != n {
+			w.apart(x, other, d)
+		}
+	}
+}
+
+// behind stops a node for long enough for somebody else to own what it owned, and lets an executor hear only of
+// the old one.
+func (w *world) behind(n *node, x *executor) {
+	d := w.between(6*time.Second, 24*time.Second)
+	if w.chance(3) {
+		w.pause(&n.process, d)
+	} else {
+		n.pauseAmid = d
+	}
+	w.only(x, n, w.between(20*time.Second, 70*time.Second))
+}
+
+// lonely cuts an executor off from all nodes, one of which may die then.
+func (w *world) lonely(x *executor, n *node) {
+	d := w.between(5*time.Second, 90*time.Second)
+	for _, n := range w.nodes {
+		w.apart(x, n, d)
+	}
+	if w.faulty(faultNodeCrash) && w.chance(2) {
+		w.on(&n.process, w.around(200*time.Millisecond), func() {
+			n.crash()
+			w.after(w.around(2*time.Second), n.start)
+		})
+	}
 }
 
 // apart breaks the streams between an executor and a node, and lets no new one be opened for a while.

@@ -10,6 +10,8 @@ import (
 	"github.com/headrace/headrace/internal/mutant"
 )
 
+var flagShare = flag.Int("share", -1, "try every second mutant only: 0 or 1, so that two processes share the table")
+
 var flagMutant = flag.String("mutant", "", "try this mutant only, with -seeds and -only; it need not be in the table")
 
 // a trial is one known way to get the protocol wrong (takeover.md §4), with the number of seeds within
@@ -20,48 +22,64 @@ type trial struct {
 	only   string
 }
 
-// Not here, because this world has not shown them: beat-checked-before (it takes a read that is answered
-// more than six seconds late, on an executor cut off from the next owner), long-orphan-unrecorded,
-// record-ignores, old-void-obeyed, and duplicate-starts (streams don't duplicate messages; the engine's own
-// scripts show it).
+// trials is the table of takeover.md §4, and what R10, R16 and R18 want beside it. Not here:
+//
+//   - record-ignores: the core writes a record into the newest row only, and adopts no try whose token is not above
+//     the recorded one, so that the check in record is a second lock; record-late is what it guards against.
+//   - duplicate-starts: streams don't duplicate messages; the engine's own scripts show it.
+//   - a submit that ignores permits of unsettled tasks: the simulated nodes have no limits.
+//   - an in-flight table that replaces the question: a welcome always asks; release-unrecorded is what would break
+//     if an orderly release were believed without reason.
 var trials = []trial{
 	// tokens and decisions (R1-R3)
 	{"token-attempt", 20, ""},
-	{"give-up-in-memory", 5000, "node-crash,cut,stall,exec-pause,cancel"},
-	{"adopt-ignores-last", 100, ""},
-	{"match-task", 500, ""},
+	{"give-up-in-memory", 500, "node-crash,cut,stall,exec-pause,cancel"},
+	{"adopt-ignores-last", 200, ""},
+	{"match-task", 200, ""},
+	{"record-late", 50, ""},
 	// pushes, epochs, processes (R4-R6)
-	{"no-session-binding", 1500, ""},
-	{"no-shelf-life", 1500, ""},
-	{"epoch-unchecked", 2000, "lease,watch,node-pause"},
-	{"answer-raises-nothing", 1000, ""},
+	{"no-session-binding", 100, ""},
+	{"no-shelf-life", 100, ""},
+	{"epoch-unchecked", 4000, "lease,watch,node-pause"},
+	{"answer-raises-nothing", 100, ""},
 	{"same-executor-id", 50, ""},
 	// beats and orphans (R7-R9)
-	{"beat-unchecked", 3000, "isolate,node-pause,split"},
-	{"orphan-from-receipt", 5000, "split,stall"},
+	{"beat-unchecked", 500, "isolate,node-pause"},
+	{"beat-checked-before", 3000, "isolate,node-pause"},
+	{"beat-any-node", 2000, "split,lease,cut"},
+	{"orphan-from-receipt", 4000, "split,stall"},
 	{"recorded-requeued-early", 20, ""},
-	{"recorded-waits-for-ever", 50, ""},
+	{"requeued-with-session", 100, ""},
+	{"recorded-waits-for-ever", 100, ""},
+	{"long-orphan-unrecorded", 6000, "split,node-crash"},
 	// acquire and commit (R10, R11)
-	{"load-before-raise", 3000, "lease,move,node-pause"},
-	{"unfenced-commit", 500, ""},
-	{"fenced-keeps", 1000, "registry,lease,node-pause,watch"},
-	{"no-idle-check", 1000, "registry,lease,node-pause,watch"},
+	{"load-before-raise", 2000, "lease,move,node-pause"},
+	{"unfenced-commit", 100, ""},
+	{"fenced-keeps", 500, "lease,watch,isolate,node-pause"},
+	{"no-idle-check", 500, "lease,watch,isolate,node-pause"},
+	{"fenced-stops", 100, ""},
 	{"unknown-failed", 50, ""},
 	{"unknown-done", 100, ""},
 	// takeover and adoption (R12-R15)
 	{"grace-short", 200, ""},
+	{"grace-below-shelf", 500, "lease,watch,cancel,stall,drift"},
 	{"floor-early", 200, ""},
 	{"no-floor", 8000, "lease,node-crash,cut,split"},
-	{"floor-without-adopted", 2000, "node-crash,lease,cut,split,unknown"},
-	{"release-unconfirmed", 5000, "move,cancel,cut,stall"},
+	{"floor-without-adopted", 500, "node-crash,lease,cut,split,unknown"},
+	{"release-unconfirmed", 2000, "move,cancel,cut,stall"},
+	{"release-unrecorded", 100, "move,drain"},
 	{"void-untold", 50, ""},
-	// cancel and losses (R16, R17), exclusive functions
+	{"old-void-obeyed", 4000, "isolate,watch,lease,cut"},
+	// cancel, losses, timeouts (R16-R18), exclusive functions
 	{"cancel-in-memory", 50, ""},
-	{"cancel-unconfirmed", 1500, ""},
+	{"cancel-unconfirmed", 500, ""},
 	{"cancel-unsettled", 1000, ""},
+	{"start-ends-early", 4000, "drift,cancel,exec-pause"},
 	{"loss-undelivered", 50, ""},
 	{"announced-started", 200, ""},
+	{"timeout-early", 1500, "cut,hang,split,drift"},
 	{"exclusive-unannounced", 50, ""},
+	{"exclusive-early", 50, ""},
 }
 
 // Each known fault is noticed within its number of seeds, and the same seeds pass without it: the
@@ -71,7 +89,10 @@ func TestMutants(t *testing.T) {
 	if *flagMutant != "" {
 		trials = []trial{{*flagMutant, max(*flagSeeds, 100), *flagOnly}}
 	}
-	for _, tr := range trials {
+	for i, tr := range trials {
+		if *flagShare >= 0 && i%2 != *flagShare%2 {
+			continue
+		}
 		o := Options{Lines: 1, Only: split(tr.only)}
 		mutant.Set(tr.mutant)
 		var caught uint64
@@ -91,8 +112,8 @@ func TestMutants(t *testing.T) {
 		if strings.HasPrefix(what, "not deterministic") {
 			t.Errorf("%s: seed %d: %s", tr.mutant, caught, r.Failure)
 		}
-		for seed := uint64(1); seed <= min(caught, 200); seed++ {
-			if r := Run(seed+caught-min(caught, 200), o); r.Failure != "" {
+		for seed := uint64(1); seed <= min(caught, 20); seed++ {
+			if r := Run(seed+caught-min(caught, 20), o); r.Failure != "" {
 				t.Errorf("seed %d -only=%s fails without a mutant: %s", r.Seed, tr.only, r.Failure)
 			}
 		}

@@ -26,6 +26,7 @@ type node struct {
 	cancels    map[core.ReplyID]func(core.CancelAnswer)
 	watches    map[core.WatchID]*watch
 	draining   bool
+	pauseAmid  time.Duration   // it is stopped for so long once its next exchange with a database is under way
 	noStore    time.Duration   // until when it can't reach the databases
 	noRegistry time.Duration   // and the registry
 	noPeer     []time.Duration // and each other node

@@ -305,6 +305,10 @@ func (o *oracle) delivered(st *stream, m *headracev1.SessionResponse) {
 func (o *oracle) sent(_ *node, st *stream, m *headracev1.SessionResponse) {
 	if a := m.BeatAnswer; a != nil {
 		for _, p := range a.Partitions {
+			if es := o.raises[p.Partition]; p.Epoch != es[len(es)-1].epoch {
+				o.oldAnswer(st, a.Number, p)
+				continue // of an old owner, who answers a beat from before the raise: nobody counts from that
+			}
 			k := key{st.x, st.execLife, p.Partition}
 			if was := o.answeredAt[k]; o.w.now-was > 4*time.Second {
 				o.silences[k] = append(o.silences[k], silence{was, o.w.now})

@@ -100,3 +100,20 @@ func (o *oracle) event(n *node, e core.Event) {
 		}
 	}
 }
+
+// trustMost is how long after it lost its lease a node may go on answering by the lease alone, by its own clock.
+const trustMost = leaseTTL
+
+// oldAnswer judges an old owner's answer to a beat: of one that was sent before the raise it may come late, of a
+// later one only while the node trusts its lease (R8).
+func (o *oracle) oldAnswer(st *stream, number uint64, p *headracev1.PartitionEpoch) {
+	if number == 0 || int(number) > len(st.beatsSentAt) {
+		return
+	}
+	for _, ra := range o.raises[p.Partition] {
+		if late := st.beatsSentAt[number-1] - ra.at; ra.epoch > p.Epoch && late > trustMost {
+			o.w.fail("R8: %s answers under epoch %d of partition %d a beat that was sent %v after the raise of epoch %d",
+				st.n.name, p.Epoch, p.Partition, late, ra.epoch)
+		}
+	}
+}

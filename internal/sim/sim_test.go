@@ -2,6 +2,7 @@ package sim
 
 import (
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 var (
 	flagSeed    = flag.String("seed", "", "run this seed, such as 0x2a; with -seeds: this one and the next")
 	flagSeeds   = flag.Int("seeds", 0, "how many seeds TestSim runs; 0: some from a fixed list, then random ones for a bounded time")
+	flagFor     = flag.Duration("for", 12*time.Second, "how long TestSim runs without -seed and -seeds")
 	flagOn      = flag.Bool("on", false, "with -seed and -seeds: go on after a failure")
 	flagLines   = flag.Int("lines", 400, "how many lines of a failing seed to print")
 	flagBeats   = flag.Bool("beats", false, "print also messages that hold nothing but a beat or its answer")
@@ -74,14 +76,14 @@ func TestSim(t *testing.T) {
 			}
 		}
 	default:
-		for seed := uint64(1); seed <= 1000 && time.Since(began) < 8*time.Second; seed++ {
+		for seed := uint64(1); seed <= 1000 && time.Since(began) < *flagFor/3; seed++ {
 			if !run(seed) {
 				return
 			}
 		}
 		first := rand.Uint64()
-		t.Logf("random seeds from %#x", first)
-		for i := uint64(0); time.Since(began) < 12*time.Second; i++ {
+		fmt.Printf("internal/sim: random seeds from %#x\n", first) // also if all is well
+		for i := uint64(0); time.Since(began) < *flagFor; i++ {
 			if !run(first + i) {
 				return
 			}
