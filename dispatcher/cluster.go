@@ -75,7 +75,10 @@ func (n *Node) spare() bool {
 	if !in || len(d.Partitions) == 0 || slices.ContainsFunc(d.Nodes, func(o shard.Node) bool { return o.ID != n.id && o.Addr == self.Addr }) {
 		return false
 	}
-	return !slices.ContainsFunc(shard.IDs(d.Partitions), func(p uint32) bool { _, there := d.Node(d.Assigned[p]); return !there })
+	return !slices.ContainsFunc(shard.IDs(d.Partitions), func(p uint32) bool {
+		_, there := d.Node(d.Assigned[p])
+		return !there && !d.Withheld(p)
+	})
 }
 
 // Pauses between two attempts to write the catalogue.

@@ -49,6 +49,10 @@ type Config struct {
 	Name      string // for people
 	Version   string // of the binary, for people
 
+	// OnTask, if set, is told each task that the node is about to handle, by its loop's goroutine: a place to die at,
+	// for tests. Nil: the failpoint "task" (internal/failpoint), in builds that have it.
+	OnTask func(*store.Task)
+
 	// Levels are the feature levels that the node says it reads: nil: those of this build. Anything else is for tests
 	// of clusters whose nodes are of two versions.
 	Levels *shard.Levels

@@ -24,6 +24,7 @@ import (
 	"github.com/headrace/headrace/dispatcher/ownership"
 	"github.com/headrace/headrace/dispatcher/peer"
 	"github.com/headrace/headrace/dispatcher/push"
+	"github.com/headrace/headrace/internal/failpoint"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -186,7 +187,7 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: ownership.Trust(n.cfg.TTL)}
 	n.loop, err = loop.New(loop.Config{
-		Core:      core.Config{Random: random, Roster: n.roster != nil},
+		Core:      core.Config{Random: random, Roster: n.roster != nil, Handles: n.onTask()},
 		Roster:    n.tellRoster(),
 		Databases: dbs,
 		Now:       n.clock.Now,
@@ -312,6 +313,18 @@ func (n *Node) setHealth(serves bool) {
 	for _, s := range services {
 		n.health.SetServingStatus(s, status)
 	}
+}
+
+// onTask is what the core tells of tasks.
+func (n *Node) onTask() func(*store.Task) {
+	if n.cfg.OnTask == nil && failpoint.Enabled {
+		return func(t *store.Task) {
+			if t.Labels[failpoint.Label] != "" {
+				failpoint.Hit(t.Labels[failpoint.Label])
+			}
+		}
+	}
+	return n.cfg.OnTask
 }
 
 // random is 64 random bits for the core.

@@ -12,8 +12,10 @@ import (
 	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/dispatcher/ownership"
 	"github.com/headrace/headrace/internal/telemetry"
+	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
 )
 
 // errKeyLost is why a partition is dropped whose key is gone.
@@ -26,11 +28,17 @@ type keys interface {
 	Remember(ctx context.Context, partition uint32, epoch uint64) (bool, error)
 	Release(ctx context.Context, partition uint32) error
 	Session() int64
+	Tenure(partition uint32) shard.Tenure
+	Passed(ctx context.Context, partition uint32) error
+	Calm(ctx context.Context, partition uint32) error
+	Hands(ctx context.Context, partition uint32) (shard.Hands, error)
+	SetHands(ctx context.Context, partition uint32, h shard.Hands) error
 }
 
 // engine is what owners need of the loop.
 type engine interface {
 	Acquired(core.Acquired)
+	Guard(partition uint32, g loop.Guard)
 	Drop(partition uint32, reason error)
 	Release(partition uint32)
 }
@@ -68,12 +76,17 @@ type owners struct {
 	cancel  map[uint32]context.CancelFunc                                                                 // run's goroutine only: of the acquisitions under way
 	above   map[uint32]store.Epoch                                                                        // run's goroutine only: epochs that executors know, newer than the store's
 	served  bool                                                                                          // run's goroutine only: what ready was told last
+
+	// run's goroutine only; of those that the loop has, or is about to get:
+	guards  map[uint32]*careful           // the quarantined ones
+	settled map[uint32]context.CancelFunc // of what ends their tenures
 }
 
 // acquired is the outcome of one acquisition.
 type acquired struct {
 	partition uint32
 	state     core.Acquired
+	careful   *careful // nil: it is not quarantined
 	err       error
 }
 
@@ -120,6 +133,7 @@ func newOwners(e engine, k keys, s storeOf, r rules, now func() time.Time, log *
 		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {}, reached: func() {},
 		table: ownership.New(), cancel: map[uint32]context.CancelFunc{}, above: map[uint32]store.Epoch{},
 		roster: func(uint32, store.Epoch, int64, time.Time) ([]string, bool) { return nil, false },
+		guards: map[uint32]*careful{}, settled: map[uint32]context.CancelFunc{},
 	}
 }
 
@@ -152,6 +166,7 @@ func (o *owners) run(ctx context.Context) {
 			o.news(ctx)
 		case <-o.inbox.ready:
 			for _, s := range o.inbox.take() {
+				o.unsettle(s.partition)
 				if s.released {
 					o.table.Released(s.partition)
 				} else {
@@ -161,6 +176,7 @@ func (o *owners) run(ctx context.Context) {
 			}
 		case a := <-o.done:
 			delete(o.cancel, a.partition)
+			o.guards[a.partition] = a.careful
 			if a.err != nil && !errors.Is(a.err, context.Canceled) {
 				o.log.Warn("acquire a partition", telemetry.Partition(a.partition), telemetry.Err(a.err))
 			}
@@ -186,8 +202,16 @@ func (o *owners) perform(ctx context.Context) {
 		}
 	}
 	for _, a := range fx.Acquired {
+		id := a.Recovered.Partition.ID
+		g := o.guards[id]
+		if delete(o.guards, id); g != nil {
+			o.engine.Guard(id, g)
+		} else {
+			o.engine.Guard(id, nil)
+		}
 		o.engine.Acquired(a)
-		o.log.Debug("owns a partition", telemetry.Partition(a.Recovered.Partition.ID), telemetry.Epoch(a.Epoch))
+		o.log.Debug("owns a partition", telemetry.Partition(id), telemetry.Epoch(a.Epoch))
+		o.settle(ctx, id, g)
 	}
 	for _, id := range fx.Drop {
 		o.engine.Drop(id, errKeyLost)
@@ -227,6 +251,7 @@ func (o *owners) member(e member.Event) {
 	case member.Won:
 		o.table.Won(e.Partition)
 	case member.Lost:
+		o.unsettle(e.Partition)
 		o.table.KeyLost(e.Partition)
 	case member.Isolated:
 		o.log.Error("no keep-alive gets through: nothing changes owner until it does")
@@ -273,34 +298,36 @@ func (o *owners) acquire(ctx context.Context, s ownership.Start) {
 			case <-one.Done():
 			}
 		}
-		state, err := o.take(one, s.Partition, above)
+		a := acquired{partition: s.Partition}
+		a.state, a.careful, a.err = o.take(one, s.Partition, above)
 		select {
-		case o.done <- acquired{s.Partition, state, err}:
+		case o.done <- a:
 		case <-ctx.Done():
 		}
 	})
 }
 
-// take acquires a partition (R10), at an epoch above the one that executors know.
-func (o *owners) take(ctx context.Context, id uint32, above store.Epoch) (core.Acquired, error) {
+// take acquires a partition (R10), at an epoch above the one that executors know; with care if it is quarantined.
+func (o *owners) take(ctx context.Context, id uint32, above store.Epoch) (core.Acquired, *careful, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireMax)
 	defer cancel()
 	db, index, err := o.store(id)
 	if err != nil {
-		return core.Acquired{}, err
+		return core.Acquired{}, nil, err
 	}
 	session := o.keys.Session()
-	a, err := ownership.Acquire(&doors{owners: o, ctx: ctx, partition: id, db: db, above: above})
+	d := &doors{owners: o, ctx: ctx, partition: id, db: db, above: above}
+	a, err := ownership.Acquire(d)
 	if err != nil {
-		return a, err
+		return a, nil, err
 	}
-	a.Database = index
+	a.Database, a.Suspects = index, d.condemned
 	// An owner before this one that had not finished its own takeover does not know all who may hold a try.
 	from := a.Epoch - 1
 	if session != 0 && o.keys.Session() == session && from > 0 && a.Recovered.Partition.Floor == from {
 		a.Executors, a.Complete = o.roster(id, from, session, a.RaisedAt)
 	}
-	return a, nil
+	return a, d.careful, nil
 }
 
 // doors is what one acquisition asks of the membership and the store. The registry remembers the highest epoch of
@@ -311,6 +338,8 @@ type doors struct {
 	ctx       context.Context
 	partition uint32
 	db        store.Store
+	careful   *careful    // nil: the partition is not quarantined
+	condemned []task.ID   // tasks that owners have died of
 	above     store.Epoch // that the registry or an executor knows
 	raised    store.Epoch // 0: not yet
 }
@@ -353,7 +382,18 @@ func (d *doors) Recover() (*store.Recovered, error) {
 	if err := d.rules(d.ctx); err != nil {
 		return nil, err
 	}
-	return d.db.Recover(d.ctx, d.partition)
+	if d.keys.Tenure(d.partition).Careful() {
+		g, err := d.openCarefully(d.ctx, d.partition)
+		if err != nil {
+			return nil, err
+		}
+		d.careful = g
+	}
+	r, err := d.db.Recover(d.ctx, d.partition)
+	if err == nil && d.careful != nil {
+		d.condemned, err = d.careful.recovered(d.ctx, r)
+	}
+	return r, err
 }
 
 func (d *doors) Flows() ([]store.FlowStat, error) { return d.db.Flows(d.ctx, d.partition) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/loop"
+	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/memstore"
@@ -75,6 +76,15 @@ func (s *stage) Session() int64 {
 	return 1 + s.session
 }
 
+// Nobody dies on this stage: there are no tenures.
+func (s *stage) Tenure(uint32) shard.Tenure           { return shard.Tenure{} }
+func (s *stage) Passed(context.Context, uint32) error { return member.ErrNotHeld }
+func (s *stage) Calm(context.Context, uint32) error   { return member.ErrNotHeld }
+func (s *stage) Hands(context.Context, uint32) (shard.Hands, error) {
+	return shard.Hands{}, member.ErrNotHeld
+}
+func (s *stage) SetHands(context.Context, uint32, shard.Hands) error { return member.ErrNotHeld }
+
 func (s *stage) did(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +101,9 @@ func (l asLoop) Acquired(a core.Acquired) {
 	}
 	l.did("acquired %d at %d%s", a.Recovered.Partition.ID, a.Epoch, who)
 }
-func (l asLoop) Drop(p uint32, _ error) { l.did("drop %d", p) }
-func (l asLoop) Release(p uint32)       { l.did("release %d", p) }
+func (l asLoop) Guard(uint32, loop.Guard) {}
+func (l asLoop) Drop(p uint32, _ error)   { l.did("drop %d", p) }
+func (l asLoop) Release(p uint32)         { l.did("release %d", p) }
 
 func play(t *testing.T, f func(t *testing.T, s *stage)) {
 	synctest.Test(t, func(t *testing.T) {

@@ -80,6 +80,7 @@ type Directory struct {
 	Partitions []Partition       // by id
 	Leader     NodeID            // "" if there is none
 	Level      Level             // what nodes may write; 0: not decided yet
+	Tenures    map[uint32]Tenure // of partitions whose owner is new, or whose owners died early
 }
 
 // Node returns the node of that id.
@@ -98,4 +99,17 @@ func (d *Directory) Owner(partition uint32) (Node, bool) {
 		return Node{}, false
 	}
 	return d.Node(id)
+}
+
+// Deaths counts the owners in a row that died within TenureCalm of opening a partition.
+func (d *Directory) Deaths(partition uint32) int {
+	_, held := d.Owners[partition]
+	return d.Tenures[partition].DeathsBut(func(id NodeID) bool { _, there := d.Node(id); return there }, held)
+}
+
+// Withheld reports whether a partition has no owner because it is quarantined: the leader said when it will have.
+func (d *Directory) Withheld(partition uint32) bool {
+	_, held := d.Owners[partition]
+	t, n := d.Tenures[partition], d.Deaths(partition)
+	return !held && t.Alone(n) && t.TriedAfter == n
 }

@@ -17,6 +17,8 @@ const (
 	partitionOpening = "opening"
 	partitionOwned   = "owned" // by another node, which has told nothing of it yet
 	partitionNone    = "none"
+
+	partitionQuarantined = "quarantined" // its owners died early
 )
 
 // ClusterInfo is the ClusterService.
@@ -68,10 +70,24 @@ func (s *ClusterInfo) ListPartitions(context.Context, *headracev1.ListPartitions
 				m.State = partitionOpen
 			}
 		}
+		quarantine(m, d)
 		res.Partitions = append(res.Partitions, m)
 	}
 	slices.SortFunc(res.Partitions, func(a, b *headracev1.Partition) int { return cmp.Compare(a.Id, b.Id) })
 	return res, nil
+}
+
+// quarantine says so of a partition whose owners died soon after they opened it.
+func quarantine(m *headracev1.Partition, d *shard.Directory) {
+	t, deaths := d.Tenures[m.Id], d.Deaths(m.Id)
+	why, is := t.Quarantined(deaths)
+	if m.Reason = why; !is {
+		return
+	}
+	m.State = partitionQuarantined
+	if d.Withheld(m.Id) {
+		m.NextTryTime = stamp(t.NextTry)
+	}
 }
 
 // ownedBy turns owners around: partitions by node, ascending.

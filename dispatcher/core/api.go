@@ -47,6 +47,9 @@ type Config struct {
 	// Roster says that other nodes may take this one's partitions over: an executor gets pushes only once they
 	// know of it (Effects.Roster, Listed). False: there is no other.
 	Roster bool
+	// Handles, if set, is told each task that was read from the store and is about to be scheduled, and each that is
+	// about to be pushed: a place to die at, for tests.
+	Handles func(*store.Task)
 }
 
 // Acquired hands a partition to the core. The shell has won the key, raised the epoch, looked at the

@@ -249,6 +249,7 @@ type pushBox struct {
 // send puts the push of a try into its session's message.
 func (c *Core) send(it *item, s *session, b beat) {
 	y, t := it.try, it.t
+	c.handles(t)
 	y.pushed, y.pushedAt, y.beatAt = true, c.now, b.at
 	s.executor.answeredAt = c.now
 	box := &pushBox{id: t.ID}

@@ -368,9 +368,17 @@ func (c *Core) recovered(p *partition, t *store.Task) *item {
 	if t.Record != nil || t.Cancel != nil || p.takeover.suspects[t.ID] {
 		c.adoptRow(it)
 	} else {
+		c.handles(t)
 		c.settle(it)
 	}
 	return it
+}
+
+// handles tells Config.Handles.
+func (c *Core) handles(t *store.Task) {
+	if c.cfg.Handles != nil {
+		c.cfg.Handles(t)
+	}
 }
 
 // settle puts a task that no try holds where its row says.

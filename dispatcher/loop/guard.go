@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/internal/failpoint"
 	"github.com/headrace/headrace/internal/telemetry"
+	"github.com/headrace/headrace/store"
 )
 
 // maxSuspects bounds the memory of tasks that were in hand at a panic.
@@ -17,6 +19,24 @@ const maxSuspects = 1024
 
 // nowhere is no partition: what an event concerns is for the core to say.
 const nowhere = ^uint32(0)
+
+// Guard looks at what was read of a partition before the core gets it.
+type Guard interface {
+	// Admit returns how many of the rows, from the first on, the core may have now: one at least; it asks for the
+	// rest again. An error makes it ask for all of them again, later. Called by any goroutine; it may wait, until
+	// ctx ends.
+	Admit(ctx context.Context, rows []*store.Task) (int, error)
+}
+
+// Guard has g asked before the core gets anything that was read of a partition from now on; nil: nobody. Set it
+// before Acquired.
+func (l *Loop) Guard(partition uint32, g Guard) {
+	if g == nil {
+		l.guards.Delete(partition)
+		return
+	}
+	l.guards.Store(partition, g)
+}
 
 // enter is the one door to the core. It reports false after a panic, when the damage is contained.
 func (l *Loop) enter(what string, f func(*core.Core)) bool { return l.enterAt(what, nowhere, f) }

@@ -113,6 +113,7 @@ type Loop struct {
 	pauses   map[string][]task.Pause // by tenant, for a new core
 	owned    map[uint32]bool
 	suspects map[task.ID]int // times that a panic had it in hand
+	guards   sync.Map        // uint32 → Guard; written by Guard, read by loaders
 	meter    meter
 }
 

@@ -190,6 +190,24 @@ func (w *workers) load(job work[*core.Load]) {
 	case core.LoadRequest:
 		a.Request, a.Err = w.db.Store.Request(w.ctx, l.Partition, l.Tenant, l.RequestID, w.loop.cfg.Now())
 	}
+	if g, ok := w.loop.guards.Load(l.Partition); ok && len(a.Rows) > 0 {
+		// It waits for a registry, and a loader is for all partitions of the database.
+		w.loop.wg.Go(func() {
+			if n, err := g.(Guard).Admit(w.ctx, a.Rows); err != nil {
+				a = core.LoadAnswer{Err: err}
+			} else if n < len(a.Rows) {
+				a.Rows, a.More = a.Rows[:n], true
+			}
+			w.loaded(job, a)
+		})
+		return
+	}
+	w.loaded(job, a)
+}
+
+// loaded hands over what was read.
+func (w *workers) loaded(job work[*core.Load], a core.LoadAnswer) {
+	l := job.it
 	w.loop.post("loaded", func(now time.Time) {
 		if job.gen == w.loop.gen {
 			w.loop.enterAt("loaded", l.Partition, func(c *core.Core) { c.Loaded(now, l, a) })

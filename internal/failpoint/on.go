@@ -26,6 +26,9 @@ var points = sync.OnceValue(func() *table {
 	return t
 })
 
+// Label is the label of a task that names the failpoint that handling the task hits.
+const Label = "headrace-failpoint"
+
 // Hit does what the environment says for that place.
 func Hit(name string) { points().hit(name) }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/shard/memshard"
+	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/memstore"
 )
 
@@ -32,6 +33,9 @@ type Several struct {
 	Config   dispatcher.Config // for the next Start; what the harness needs is filled in
 	data     []*memstore.Data  // by database
 	registry *memshard.Registry
+	// OnTask, if set, is told each task that a node is about to handle, by the node's own goroutine (see
+	// dispatcher.Config.OnTask). Set it before anything is submitted.
+	OnTask func(*OneNode, *store.Task)
 
 	mu    sync.Mutex          // guards following
 	nodes map[string]*OneNode // by address, those that listen
@@ -107,7 +111,18 @@ func RunSeveral(t *testing.T, n, databases int, f func(t *testing.T, c *Several)
 // Start starts one more node and returns when it is ready.
 func (c *Several) Start() *OneNode {
 	c.t.Helper()
-	n := &OneNode{c: c, Addr: fmt.Sprintf("10.0.0.%d:7070", len(c.all)+1), conn: c.registry.Connect(),
+	return c.start(fmt.Sprintf("10.0.0.%d:7070", len(c.all)+1))
+}
+
+// Restart starts the next run of a node that was stopped or killed, at its address.
+func (c *Several) Restart(n *OneNode) *OneNode {
+	c.t.Helper()
+	return c.start(n.Addr)
+}
+
+func (c *Several) start(addr string) *OneNode {
+	c.t.Helper()
+	n := &OneNode{c: c, Addr: addr, conn: c.registry.Connect(),
 		lis: bufconn.Listen(1 << 20), freeze: &frozen{gate: make(chan struct{})}, ended: make(chan error, 1)}
 	close(n.freeze.gate)
 	cfg := c.Config
@@ -127,6 +142,11 @@ func (c *Several) Start() *OneNode {
 	}
 	cfg.Registry, cfg.Listener, cfg.HTTP, cfg.Advertise, cfg.MemoryBytes = n.conn, n.lis, "off", n.Addr, -1
 	cfg.PeerDialer = func(ctx context.Context, addr string) (net.Conn, error) { return c.dial(ctx, n, addr) }
+	cfg.OnTask = func(t *store.Task) {
+		if c.OnTask != nil {
+			c.OnTask(n, t)
+		}
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
@@ -164,6 +184,9 @@ func (c *Several) AddDatabase() { c.data = append(c.data, new(memstore.Data)) }
 // All returns the nodes that were started, oldest first.
 func (c *Several) All() []*OneNode { return c.all }
 
+// Alive reports whether the node was neither stopped nor killed.
+func (n *OneNode) Alive() bool { return !n.ends && !n.killed.Load() }
+
 // ID names the node in lists.
 func (n *OneNode) ID() string { return n.node.ID() }
 
@@ -184,11 +207,16 @@ func (n *OneNode) Stop() time.Duration {
 func (n *OneNode) Kill() {
 	n.c.t.Helper()
 	n.ends = true
-	n.killed.Store(true)
-	n.conn.Cut()
+	n.Die()
 	n.unlisten()
 	n.stop()
 	n.c.t.Cleanup(func() { <-n.ended }) // its errors are those of a dead process
+}
+
+// Die is the first part of Kill, for any goroutine: nothing of the node has an effect any more. Kill follows.
+func (n *OneNode) Die() {
+	n.killed.Store(true)
+	n.conn.Cut()
 }
 
 // Pause keeps everything that the node does from having an effect, and everything else from reaching it, until

@@ -40,6 +40,7 @@
 //
 //	members/<id>        Node, on the member's lease
 //	leader              the leader's id, on its lease
+//	tenures/<partition> who opened it, and who died soon after (docs/adr/0025); on no lease
 //	level               the feature level: what nodes may write
 //	joins               the id of who joined last, so that a level is never raised past a newcomer
 //	partitions          the catalogue

@@ -47,7 +47,7 @@ func (s *session) decide(ctx context.Context, wg *sync.WaitGroup) time.Duration 
 			s.start(ctx, wg, now, plan, f)
 		}
 	} else {
-		s.rebalanceAt = time.Time{}
+		s.rebalanceAt, s.quarantine = time.Time{}, quarantine{}
 	}
 	if f := s.claim(); f != nil {
 		s.start(ctx, wg, now, claim, f)
@@ -57,7 +57,7 @@ func (s *session) decide(ctx context.Context, wg *sync.WaitGroup) time.Duration 
 	}
 
 	sleep := time.Hour
-	for _, at := range append(s.retryAt[:], s.rebalanceAt) {
+	for _, at := range append(s.retryAt[:], s.rebalanceAt, s.quarantine.wakeAt) {
 		if at.After(now) {
 			sleep = min(sleep, at.Sub(now))
 		}
@@ -137,12 +137,12 @@ func (s *session) plan(now time.Time, leader int64) func(context.Context) jobDon
 	}
 
 	prev := s.view.assignment.Owners
-	next := shard.Assign(prev, s.view.nodes(), shard.IDs(s.view.partitions))
-	if maps.Equal(prev, next) {
+	next, tenures := s.assign(now, prev)
+	if maps.Equal(prev, next) && len(tenures) == 0 {
 		s.rebalanceAt = time.Time{}
 		return nil
 	}
-	if !s.urgent(prev, next) {
+	if !s.urgent(prev, next) && len(tenures) == 0 && !s.quarantine.on() {
 		if s.rebalanceAt.IsZero() {
 			s.rebalanceAt = now.Add(s.m.cfg.JoinDelay)
 		}
@@ -150,12 +150,17 @@ func (s *session) plan(now time.Time, leader int64) func(context.Context) jobDon
 			return nil
 		}
 	}
-	return s.commit(Txn{
+	txn := Txn{
 		If: []Cond{guard, {Key: k.assignment(), Revision: s.view.items[k.assignment()].Revision}},
 		Then: []Op{{Key: k.assignment(), Value: encodeAssignment(shard.Assignment{
 			Version: s.view.assignment.Version + 1, Owners: next,
 		})}},
-	})
+	}
+	for _, p := range slices.Sorted(maps.Keys(tenures)) {
+		txn.If = append(txn.If, Cond{Key: k.owner(p)}, Cond{Key: k.tenure(p), Revision: s.view.items[k.tenure(p)].Revision})
+		txn.Then = append(txn.Then, Op{Key: k.tenure(p), Value: encode(tenures[p])})
+	}
+	return s.commit(txn)
 }
 
 // urgent reports whether a partition has nobody who would take it. Else the change only evens out shares
@@ -169,8 +174,8 @@ func (s *session) urgent(prev, next map[uint32]shard.NodeID) bool {
 	return len(next) < len(prev)
 }
 
-// claimMax is how many keys one transaction claims: each costs a condition and a write.
-const claimMax = MaxTxnOps / 2
+// claimMax is how many keys one transaction claims: each costs two conditions and two writes.
+const claimMax = MaxTxnOps/2 - 2
 
 // claim wins the owner keys of the partitions that are assigned here and that nobody holds, under the
 // assignment that says so; nil if there are none.
@@ -186,12 +191,28 @@ func (s *session) claim() func(context.Context) jobDone {
 		return nil
 	}
 	assignment := s.view.items[k.assignment()].Revision
+	tenures := map[uint32][]byte{}
+	was := map[uint32]int64{}
+	if s.view.level >= shard.LevelTenures && !s.m.cfg.Sole { // alone, care would only slow a node that somebody kills
+		now := time.Now()
+		for _, p := range free {
+			t := s.view.tenures[p].Claim(id, s.m.cfg.Node.Addr, s.alive, now)
+			if n := len(t.Deaths); n > 0 {
+				s.m.cfg.Logger.Warn("claims a partition whose owner died early", zap.Uint32("partition", p), zap.Int("deaths", n))
+			}
+			tenures[p], was[p] = encode(t), s.view.items[k.tenure(p)].Revision
+		}
+	}
 	return func(ctx context.Context) jobDone {
 		try := func(ps []uint32) (bool, int64, error) {
 			txn := Txn{If: []Cond{{Key: k.member(id), Lease: lease}, {Key: k.assignment(), Revision: assignment}}}
 			for _, p := range ps {
 				txn.If = append(txn.If, Cond{Key: k.owner(p)})
 				txn.Then = append(txn.Then, Op{Key: k.owner(p), Value: []byte(id), Lease: lease})
+				if t := tenures[p]; t != nil {
+					txn.If = append(txn.If, Cond{Key: k.tenure(p), Revision: was[p]})
+					txn.Then = append(txn.Then, Op{Key: k.tenure(p), Value: t})
+				}
 			}
 			return kv.Commit(ctx, txn)
 		}

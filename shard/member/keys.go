@@ -11,6 +11,10 @@ import (
 // overrides, pause rules) are its neighbours, so that nobody here has to watch them.
 const DefaultPrefix = "/headrace/v1/shard/"
 
+// DefaultHands is where the tasks are noted that owners of quarantined partitions handle, one key a partition. It
+// is not below DefaultPrefix: nobody watches it.
+const DefaultHands = "/headrace/v1/hands/"
+
 // keys builds the paths; the value of each is JSON, to be read with etcdctl.
 type keys string
 
@@ -19,6 +23,8 @@ func (k keys) member(id shard.NodeID) string { return k.members() + string(id) }
 func (k keys) leader() string                { return string(k) + "leader" }               // …leader                id
 func (k keys) level() string                 { return string(k) + "level" }                // …level                 {level}
 func (k keys) joins() string                 { return string(k) + "joins" }                // …joins                 the id of who joined last
+func (k keys) tenures() string               { return string(k) + "tenures/" }             // …tenures/
+func (k keys) tenure(p uint32) string        { return k.tenures() + formatUint(p) }        // …tenures/<partition>   shard.Tenure
 func (k keys) partitions() string            { return string(k) + "partitions" }           // …partitions            [shard.Partition]
 func (k keys) assignment() string            { return string(k) + "assignment" }           // …assignment            {version, nodes: id → [partition]}
 func (k keys) owners() string                { return string(k) + "owners/" }              // …owners/

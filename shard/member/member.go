@@ -105,6 +105,9 @@ func (m *Member) Run(ctx context.Context) error {
 	if old != 0 {
 		// Detached: this is the last write, and it is what spares the others a TTL.
 		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		if err := m.leaveTenures(final); err != nil {
+			m.log.warn("leave", "the end may be taken for a death", zap.Error(err))
+		}
 		if err := m.kv.Revoke(final, old); err != nil {
 			m.log.warn("revoke", "lease not given back, it ends by itself", zap.Error(err))
 		}
@@ -216,9 +219,17 @@ func (m *Member) Release(ctx context.Context, partition uint32) error {
 	m.mu.Lock()
 	m.released[partition] = it.Revision
 	m.mu.Unlock()
+	then := []Op{{Key: it.Key, Delete: true}}
+	t, there, err := m.tenure(ctx, partition)
+	if err != nil {
+		return fmt.Errorf("release partition %d: %w", partition, err)
+	}
+	if there { // of this node: it holds the key
+		then = append(then, m.handOver(partition, t))
+	}
 	ok, _, err := m.kv.Commit(ctx, Txn{
 		If:   []Cond{{Key: it.Key, Revision: it.Revision}},
-		Then: []Op{{Key: it.Key, Delete: true}},
+		Then: then,
 	})
 	if err == nil && !ok {
 		err = ErrNotHeld

@@ -31,6 +31,7 @@ type session struct {
 	retryAt     [numJobs]time.Time // not before; zero: at once
 	failed      [numJobs]bool      // the last answer was an error: news do not shorten the wait
 	rebalanceAt time.Time          // when a move to a new member is due; zero: none is
+	quarantine  quarantine         // the leader's
 }
 
 // join starts a session: it makes sure that the old lease is gone, gets a new one and announces the
@@ -165,6 +166,9 @@ func (s *session) tell(ctx context.Context) {
 			mine[p] = it.Revision
 		}
 	}
+	d := s.view.directory()
+	changed := d.Version != m.directory.Load().Version
+	m.directory.Store(d) // before the events, whose readers look at it
 	for _, p := range slices.Sorted(maps.Keys(s.held)) {
 		if mine[p] != s.held[p] {
 			m.pump.send(ctx, Event{Kind: Lost, Partition: p, Reason: m.whyLost(p, s.held[p])})
@@ -189,8 +193,7 @@ func (s *session) tell(ctx context.Context) {
 			s.held[p] = mine[p]
 		}
 	}
-	if d := s.view.directory(); d.Version != m.directory.Load().Version {
-		m.directory.Store(d)
+	if changed {
 		m.pump.send(ctx, Event{Kind: Directory})
 	}
 }

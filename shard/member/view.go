@@ -21,7 +21,8 @@ type view struct {
 	partitions []shard.Partition // by id
 	assignment shard.Assignment
 	level      shard.Level // 0: none is written
-	bad        error       // the first value that could not be read; it counts as missing
+	tenures    map[uint32]shard.Tenure
+	bad        error // the first value that could not be read; it counts as missing
 }
 
 // assignmentValue is how an assignment is stored: by node, which is shorter.
@@ -59,7 +60,7 @@ func (v *view) apply(changes []Change) {
 func (v *view) parse() {
 	v.members, v.owners = map[shard.NodeID]shard.Node{}, map[uint32]shard.NodeID{}
 	v.partitions, v.assignment, v.bad = nil, shard.Assignment{Owners: map[uint32]shard.NodeID{}}, nil
-	v.level = 0
+	v.level, v.tenures = 0, map[uint32]shard.Tenure{}
 	for _, key := range slices.Sorted(maps.Keys(v.items)) {
 		if err := v.parseItem(v.items[key]); err != nil && v.bad == nil {
 			v.bad = fmt.Errorf("read %s: %w", key, err)
@@ -83,6 +84,18 @@ func (v *view) parseItem(it Item) error {
 			return err
 		}
 		v.owners[p] = shard.NodeID(it.Value)
+		return nil
+	}
+	if s, ok := strings.CutPrefix(it.Key, v.keys.tenures()); ok {
+		p, err := parseUint(s)
+		if err != nil {
+			return err
+		}
+		var t shard.Tenure
+		if err := json.Unmarshal(it.Value, &t); err != nil {
+			return err
+		}
+		v.tenures[p] = t
 		return nil
 	}
 	switch it.Key {
@@ -137,6 +150,7 @@ func (v *view) directory() *shard.Directory {
 		Partitions: slices.Clone(v.partitions),
 		Leader:     leader,
 		Level:      v.level,
+		Tenures:    maps.Clone(v.tenures),
 	}
 }
 

@@ -45,6 +45,7 @@ type node struct {
 	*member.Member
 	t     *testing.T
 	id    shard.NodeID
+	name  string
 	gate  *Gate
 	stop  context.CancelFunc
 	ended chan error
@@ -79,7 +80,7 @@ func (c *cluster) start(name string, change ...func(*member.Config)) *node {
 	for _, f := range change {
 		f(&cfg)
 	}
-	n := &node{t: c.t, id: id, gate: NewGate(c.connect()), ended: make(chan error, 1),
+	n := &node{t: c.t, id: id, name: name, gate: NewGate(c.connect()), ended: make(chan error, 1),
 		news: make(chan struct{}), held: map[uint32]bool{}}
 	m, err := member.New(cfg, n.gate)
 	if err != nil {

@@ -36,6 +36,8 @@ func Run(t *testing.T, s Subject) {
 		{"MorePartitions", testMorePartitions},
 		{"SilentWatch", testSilentWatch},
 		{"JoinDelay", testJoinDelay},
+		{"Quarantine", testQuarantine},
+		{"TenuresOfTheLiving", testTenuresOfTheLiving},
 		{"Levels", testLevels},
 		{"LevelRoseMeanwhile", testLevelRoseMeanwhile},
 	}
