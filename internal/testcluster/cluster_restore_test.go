@@ -75,6 +75,10 @@ func TestClusterRegistryRestored(t *testing.T) {
 						}
 						return in + "!", nil
 					})
+					executor.Handle(x, fn.DefineCodec("paused", fn.Text(), fn.Text(), fn.Options{}), func(_ context.Context, in string) (string, error) {
+						starts.note(in)
+						return in, nil
+					})
 				})
 				cl := a.Client("acme")
 				wait(t, cl, submit(t, cl, client.Task{Function: "upper", Payload: []byte("one"), Options: client.Options{ID: "order-1"}}))
@@ -88,6 +92,10 @@ func TestClusterRegistryRestored(t *testing.T) {
 				if err := intake(t, b, headracev1.PartitionIntake_PARTITION_INTAKE_DRAINING, 3); err != nil {
 					t.Fatal(err)
 				}
+				if _, err := headracev1.NewPauseServiceClient(b.Raw()).Pause(t.Context(), &headracev1.PauseRequest{Tenant: "acme", Function: "paused"}); err != nil {
+					t.Fatal(err)
+				}
+				paused := submit(t, cl, client.Task{Function: "paused", Payload: []byte("paused")})
 				time.Sleep(3 * time.Second)
 				c.Registry().Restore(backup)
 				for _, n := range []*testcluster.OneNode{a, b, d} {
@@ -131,6 +139,11 @@ func TestClusterRegistryRestored(t *testing.T) {
 				}
 				if got, want := fmt.Sprint(draining(t, a)), map[bool]string{true: "[3]", false: "[]"}[tt.source == headracev1.RestoreSource_RESTORE_SOURCE_DATABASE]; got != want {
 					t.Errorf("draining: %s, want %s", got, want)
+				}
+				// The rule was acknowledged: it is in force, unless somebody has said that it shall be forgotten.
+				time.Sleep(20 * time.Second)
+				if forgotten := tt.source == headracev1.RestoreSource_RESTORE_SOURCE_REGISTRY; (starts.of("paused") == 1) != forgotten {
+					t.Errorf("the paused task: %d starts, waits because %q", starts.of("paused"), get(t, cl, paused).WaitReason)
 				}
 				if !(tt.lost && tt.source == headracev1.RestoreSource_RESTORE_SOURCE_REGISTRY) {
 					after := explain(t, d, "acme").Placement

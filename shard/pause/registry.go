@@ -127,7 +127,10 @@ func (r *Registry) list(ctx context.Context, mine uint64) (int64, error) {
 		return r.listed, nil
 	}
 	r.mu.Lock()
-	upTo := r.asked
+	upTo, newest := r.asked, r.listed
+	for _, e := range r.tenants { // heard before the list is asked for: it can't be older, unless the registry went back
+		newest = max(newest, e.Revision)
+	}
 	r.mu.Unlock()
 	call, cancel := context.WithTimeout(ctx, callMax)
 	defer cancel()
@@ -135,9 +138,9 @@ func (r *Registry) list(ctx context.Context, mine uint64) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the pause rules: %w (%w)", ErrRegistry, err)
 	}
-	restored := revision < r.listed
+	restored := revision < newest
 	if restored {
-		r.log.Warn("the registry has gone back to an older state: what it has now holds", zap.Int64("revision", revision), zap.Int64("was", r.listed))
+		r.log.Warn("the registry has gone back to an older state: what it has now holds", zap.Int64("revision", revision), zap.Int64("was", newest))
 	}
 	r.read, r.listed = upTo, revision
 	r.takeAll(items, revision, restored)

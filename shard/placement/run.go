@@ -27,6 +27,7 @@ type list struct {
 	all      bool
 	changes  []member.Change
 	revision int64
+	newest   int64 // of what was known before the list was asked for: an older list is of a registry that went back
 }
 
 // loop is what Run's goroutine owns.
@@ -116,7 +117,7 @@ func (l *loop) take(changes []member.Change, all bool) {
 // newer adds to a list what this node has written since it was read. A registry whose revision has gone back
 // was restored: then the list is all there is.
 func (l *loop) newer(li list) []member.Change {
-	restored := li.revision < l.listed
+	restored := li.revision < max(l.listed, li.newest)
 	l.listed = li.revision
 	if restored {
 		return li.changes
@@ -294,6 +295,7 @@ func (r *Registry) watch(ctx context.Context, out chan<- list) {
 	}
 	for wait := 50 * time.Millisecond; ctx.Err() == nil; {
 		call, cancel := context.WithTimeout(ctx, callMax)
+		newest := r.snapshot.Load().newest()
 		items, revision, err := r.cfg.KV.List(call, r.cfg.Prefix)
 		cancel()
 		if err != nil {
@@ -309,7 +311,7 @@ func (r *Registry) watch(ctx context.Context, out chan<- list) {
 		for i, it := range items {
 			changes[i] = member.Change{Item: it}
 		}
-		send(list{all: true, changes: changes, revision: revision})
+		send(list{all: true, changes: changes, revision: revision, newest: newest})
 		wctx, cancel := context.WithTimeout(ctx, resync)
 		began := time.Now()
 		for changes := range r.cfg.KV.Watch(wctx, r.cfg.Prefix, revision) {

@@ -181,3 +181,13 @@ func (k keys) slot(key string) (slot int, ok bool) {
 	}
 	return slot, true
 }
+
+// newest is the highest revision in it.
+func (s *Snapshot) newest() (revision int64) {
+	for _, m := range s.parts {
+		for _, e := range m {
+			revision = max(revision, e.revision)
+		}
+	}
+	return revision
+}
