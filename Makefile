@@ -65,6 +65,9 @@ bench-peers: build ## Headrace beside River and Asynq, a quarter of an hour (ARG
 	cd bench && $(GO) build -o ../bin/bench-peers .
 	./bin/bench-peers -headrace bin/headrace -out bench/results/latest.json -page docs/benchmarks.md $(ARGS)
 
+bench-pinned: ## Postgres while somebody's transaction pins xmin for PINNED (10m): CPU a task at the end and at the start
+	HEADRACE_PINNED=$(or $(PINNED),10m) $(GO) test -run '^$$' -bench Pinned -benchtime 1x -timeout 30m ./store/pgstore
+
 ci: check generate-check test ## what .ci/run does
 
 clean: ## what make built, the local cluster and its data

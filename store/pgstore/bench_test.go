@@ -222,6 +222,7 @@ func getAll(b *testing.B, s *Store, ts []*store.Task) {
 
 // BenchmarkPinned is the cycle while somebody's transaction keeps every dead row in place: the CPU a task of the first
 // fifth and of the last, with a refill of 256 rows and a recovery after each commit of 1,000.
+// HEADRACE_PINNED=10m makes it last that long (`make bench-pinned`).
 func BenchmarkPinned(b *testing.B) {
 	server, err := pgtest.New(tuned...)
 	if err != nil {
@@ -247,10 +248,16 @@ func BenchmarkPinned(b *testing.B) {
 	}
 	used := func() time.Duration { return time.Duration(cpuTime()) + server.CPU() }
 	fifth := max(b.N/5000, 1) // commits
+	limit, err := time.ParseDuration(os.Getenv("HEADRACE_PINNED"))
+	if err != nil {
+		limit = 0 // by the number of tasks
+	}
+	first := 0.0
 	b.ResetTimer()
 	for part := range 5 {
-		before := used()
-		for range fifth {
+		before, began, commits := used(), time.Now(), 0
+		for commits < fifth || time.Since(began) < limit/5 {
+			commits++
 			f, k := l.running[0].Flow(), l.running[0].Key()
 			l.commit(b, s, append(l.finish(), l.next(1000)...))
 			if _, _, err := s.Ready(b.Context(), 1, f, k, 256, 1<<20, 1<<16); err != nil {
@@ -260,10 +267,15 @@ func BenchmarkPinned(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		if us := float64((used() - before).Microseconds()) / float64(fifth*1000); part == 0 {
+		us := float64((used() - before).Microseconds()) / float64(commits*1000)
+		b.Logf("part %d: %.1f us of CPU a task, %.0f tasks/s", part+1, us, float64(commits*1000)/time.Since(began).Seconds())
+		switch part {
+		case 0:
+			first = us
 			b.ReportMetric(us, "first-us/task")
-		} else if part == 4 {
+		case 4:
 			b.ReportMetric(us, "last-us/task")
+			b.ReportMetric(us/first, "last/first")
 		}
 	}
 }
