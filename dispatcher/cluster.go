@@ -76,8 +76,9 @@ func (n *Node) spare() bool {
 		return false
 	}
 	return !slices.ContainsFunc(shard.IDs(d.Partitions), func(p uint32) bool {
-		_, there := d.Node(d.Assigned[p])
-		return !there && !d.Withheld(p)
+		owner := d.Assigned[p]
+		_, there := d.Node(owner)
+		return !there && !d.Withheld(p) || owner == n.id // assigned here, though the owners have not heard of it yet
 	})
 }
 
