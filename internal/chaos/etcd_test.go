@@ -43,7 +43,7 @@ func TestNoEtcd(t *testing.T) {
 
 	victim := w.c.Nodes[1]
 	k := w.watch(victim)
-	fresh := w.flow(40, others(w.c.Nodes, victim), work, probe)
+	fresh := w.flow(40, others(w.c.Nodes, victim), work, k.tenant)
 	k.broken(victim.Kill)
 	k.opened(w.ttl + 3*time.Second)
 	if err := victim.Start(t.Context()); err != nil {

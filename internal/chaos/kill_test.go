@@ -25,7 +25,7 @@ func TestKillOwner(t *testing.T) {
 	for _, i := range pick([]int{0}, []int{1, 2}) {
 		victim := w.c.Nodes[i]
 		k := w.watch(victim)
-		fresh := w.flow(40, others(w.c.Nodes, victim), work, probe)
+		fresh := w.flow(40, others(w.c.Nodes, victim), work, k.tenant)
 		w.goOn(500 * time.Millisecond)
 		k.broken(victim.Kill)
 		k.opened(w.ttl + 1500*time.Millisecond)

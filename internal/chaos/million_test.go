@@ -35,7 +35,7 @@ func TestMillionWaiting(t *testing.T) {
 	w.goOn(5 * time.Second) // what runs is recorded after a second
 
 	graceful := w.watch(w.c.Nodes[0])
-	w.submitAll(20_000, w.c.Nodes, work, probe) // of no duration: there is always one to push
+	graceful.probes()
 	before := w.memory(w.c.Nodes[1:])
 	graceful.broken(w.c.Nodes[0].Term)
 	graceful.opened(5 * time.Second)
@@ -45,6 +45,7 @@ func TestMillionWaiting(t *testing.T) {
 
 	killed := w.watch(w.c.Nodes[1])
 	rest := others(w.c.Nodes, w.c.Nodes[1])
+	killed.probes()
 	before = w.memory(rest)
 	killed.broken(w.c.Nodes[1].Kill)
 	killed.opened(w.ttl + 3*time.Second)
@@ -53,6 +54,7 @@ func TestMillionWaiting(t *testing.T) {
 	w.again(w.c.Nodes[1])
 
 	both := w.watch(w.c.Nodes[2])
+	both.probes()
 	both.broken(func() error {
 		xs[2].Signal(syscall.SIGKILL)
 		return w.c.Nodes[2].Kill()
@@ -101,6 +103,14 @@ func (w *world) recorded(k *takeover, dead, runs map[string]*ledger.Runs) {
 	if looked == 0 || last > bound {
 		w.t.Errorf("recorded tasks of the dead executor: %d, the last after %v", looked, last)
 	}
+}
+
+// probes gives the partitions that are about to lose their owner some tasks of a tenant of their own. Its share of the
+// executors is its own, and of equal age in each partition: that a partition pushes none of them is not for its queue.
+func (k *takeover) probes() {
+	k.w.t.Helper()
+	k.w.submitAll(3000, others(k.w.c.Nodes, k.victim), work, k.tenant)
+	k.w.goOn(2 * time.Second)
 }
 
 // waiting is how many tasks wait; HEADRACE_CHAOS_WAITING makes it fewer, to try the row.
@@ -178,7 +188,7 @@ func (w *world) grew(k *takeover, before map[*localcluster.Node]int64) {
 // gap judges the longest time in which nothing of the probe's backlog was pushed while its partitions moved.
 func (k *takeover) gap(runs map[string]*ledger.Runs, bound time.Duration) {
 	k.w.t.Helper()
-	from, to := k.at.Add(-time.Second), k.at
+	from, to := k.at.Add(-100*time.Millisecond), k.at
 	for _, at := range k.open {
 		if at.After(to) {
 			to = at
@@ -186,7 +196,7 @@ func (k *takeover) gap(runs map[string]*ledger.Runs, bound time.Duration) {
 	}
 	probes := map[string]*ledger.Runs{}
 	for _, a := range k.w.books() {
-		if r := runs[a.id]; a.tenant == probe && r != nil {
+		if r := runs[a.id]; a.tenant == k.tenant && r != nil {
 			probes[a.id] = r
 		}
 	}

@@ -31,7 +31,7 @@ func pauseOwner(t *testing.T, amidCommit bool) {
 	w.goOn(2 * time.Second)
 
 	k := w.watch(victim)
-	fresh := w.flow(40, others(w.c.Nodes, victim), work, probe)
+	fresh := w.flow(40, others(w.c.Nodes, victim), work, k.tenant)
 	w.submitAll(1000, others(w.c.Nodes, victim), nap)
 	w.goOn(500 * time.Millisecond)
 	k.broken(func() error {

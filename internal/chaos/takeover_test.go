@@ -16,13 +16,14 @@ type takeover struct {
 	victim *localcluster.Node
 	via    *localcluster.Node // a survivor
 	id     string             // the victim's
+	tenant string             // pinned to the victim's partitions
 	old    map[uint32]uint64  // the victim's partitions and their epochs
 	at     time.Time          // of the fault
 	open   map[uint32]time.Time
 	ended  chan struct{}
 }
 
-// watch notes what a node owns, before it is broken. A tenant called probe is pinned to those partitions, and submits.
+// watch notes what a node owns, before it is broken, and pins a tenant to those partitions.
 func (w *world) watch(victim *localcluster.Node) *takeover {
 	w.t.Helper()
 	i := slices.IndexFunc(w.c.Nodes, func(n *localcluster.Node) bool { return n != victim && n.Alive() })
@@ -36,7 +37,9 @@ func (w *world) watch(victim *localcluster.Node) *takeover {
 	if len(k.old) == 0 {
 		w.t.Fatalf("%s owns nothing: there is nothing to take over", victim.Name)
 	}
-	w.pin(k.via, probe, k.partitions())
+	k.tenant = probes[w.watched%len(probes)]
+	w.watched++
+	w.pin(k.via, k.tenant, k.partitions())
 	return k
 }
 
@@ -162,7 +165,7 @@ func (k *takeover) judge(what string, pushes firsts, bound time.Duration) {
 		case waited <= slack && f.since.Sub(k.at) > bound-slack: // it was given its first one when the bound was nearly over
 			late++
 		default:
-			k.w.t.Errorf("%s: %s after %v in partition %d, want under %v", k.victim.Name, what, d, p, bound)
+			k.w.t.Errorf("%s: %s after %v in partition %d, want under %v; it was open elsewhere after %v", k.victim.Name, what, d, p, bound, k.open[p].Sub(k.at))
 		}
 	}
 	if len(all) == 0 {

@@ -23,8 +23,9 @@ type world struct {
 	t       *testing.T
 	c       *localcluster.Cluster
 	ttl     time.Duration
-	tenants []string // of the flows; the executors serve these and probe
+	tenants []string // of the flows; the executors serve these and probes
 	workers []*ledger.Worker
+	watched int // how often watch was called
 
 	mu       sync.Mutex // guards what follows
 	accepted []accepted
@@ -39,8 +40,8 @@ type accepted struct {
 	asked, answered time.Time
 }
 
-// probe is a tenant of a row's own, to be pinned to some partitions.
-const probe = "probe"
+// probes are tenants that are pinned to some partitions, one for each watch of a row.
+var probes = []string{"probe0", "probe1", "probe2", "probe3"}
 
 // newWorld starts a cluster; it ends with the test.
 func newWorld(t *testing.T, opt localcluster.Options) *world {
@@ -77,7 +78,7 @@ func (w *world) eventually(d time.Duration, what string, ok func() bool) {
 func (w *world) worker(name string, slots int) *ledger.Worker {
 	w.t.Helper()
 	x := ledger.StartWorker(w.t, w.c.Nodes[0].GRPC, name, fmt.Sprintf("HEADRACE_E2E_SLOTS=%d", slots),
-		"HEADRACE_E2E_TENANT="+strings.Join(append(slices.Clone(w.tenants), probe), ","))
+		"HEADRACE_E2E_TENANT="+strings.Join(append(slices.Clone(w.tenants), probes...), ","))
 	w.workers = append(w.workers, x)
 	return x
 }

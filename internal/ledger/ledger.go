@@ -98,7 +98,15 @@ func Audit(t testing.TB, c *client.Client, ids []string, limit time.Duration) ma
 			}
 		}
 		if waiting == "" && len(open) > 0 {
-			t.Fatalf("%d accepted tasks are in no list, such as %v", len(open), slices.Sorted(maps.Keys(open))[0])
+			missing := map[string]int{} // what they are when they are asked for by their ids
+			for id := range open {
+				if info, err := c.Get(ctx, client.ByID(id)); err != nil {
+					missing[err.Error()]++
+				} else {
+					missing[info.State.String()]++
+				}
+			}
+			t.Fatalf("%d accepted tasks are in no list, such as %v; asked by their ids they are: %v", len(open), slices.Sorted(maps.Keys(open))[0], missing)
 		}
 		if waiting != "" {
 			if _, err := c.Wait(ctx, client.ByID(waiting)); err != nil {
