@@ -278,6 +278,37 @@ func TestDamageOfEachKindOfFile(t *testing.T) {
 	}
 }
 
+// A process that ends while it writes a table leaves a part of it, to which nothing refers: cut or not, it is left out and said.
+func TestUnfinishedTableIsSaid(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	last := runAndKill(t, dir, 400)
+	verify(t, dir, last)
+	whole := newest(t, dir, "*.sst")
+	b, err := os.ReadFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := filepath.Join(filepath.Dir(whole), "900000.sst")
+	if err := os.WriteFile(part, b[:(len(b)-padSize)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if dropped := verify(t, dir, last); !strings.Contains(dropped, "900000.sst was never finished") {
+		t.Errorf("the store says %q", dropped)
+	}
+	if dropped := verify(t, dir, last); strings.Contains(dropped, "900000.sst") {
+		t.Errorf("the part is still there: the store says %q", dropped)
+	}
+	// A table that is a part of the store must not be taken for one that was never finished.
+	if err := os.Truncate(whole, int64(len(b)-padSize-1)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Open(small(dir)); err == nil {
+		s.Close()
+		t.Fatalf("opened without the end of %s; dropped: %s", whole, s.Dropped())
+	}
+}
+
 // Damage in front of the end took what was answered: the store refuses to open and says where.
 func TestDamageOfWhatWasAnsweredIsAnError(t *testing.T) {
 	t.Parallel()
