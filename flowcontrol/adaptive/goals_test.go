@@ -1,0 +1,125 @@
+package adaptive
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+)
+
+var whole = flag.Bool("whole", false, "the whole grid of the goals, five seeds; a minute or two")
+
+// The goals of algorithms.md §3.4, for the worst of the seeds.
+func TestGoals(t *testing.T) {
+	seeds := 5
+	services := []float64{0.1, 1, 10, 60, 600}
+	capacities := []int{10, 100, 1000}
+	dists := []string{"exp", "lognormal", "uniform"}
+	if !*whole {
+		seeds, services, capacities, dists = 2, []float64{0.1, 1, 60}, []int{10, 100}, []string{"exp"}
+	}
+	for _, c := range capacities {
+		for _, s := range services {
+			for _, d := range dists {
+				p := plant{capacity: c, service: s, dist: d, latency: 0.005, cfg: Config{Max: 100_000}}
+				for seed := range seeds {
+					t.Run(fmt.Sprintf("C=%d S=%g %s seed=%d", c, s, d, seed), func(t *testing.T) {
+						t.Parallel()
+						goals(t, p, uint64(seed))
+					})
+				}
+			}
+		}
+	}
+}
+
+func goals(t *testing.T, p plant, seed uint64) {
+	if p.service > 10 {
+		// Hour-long attempts: the bound is on throttles a second, since a push is rare.
+		from, to := 20*p.service, 80*p.service
+		r := p.run(seed, to)
+		atLeast(t, "use", r.use(from, to, p.capacity), 0.95)
+		n, _ := r.refused(from, to)
+		atMost(t, "throttles a second", float64(n)/(to-from), 0.3)
+		return
+	}
+	// From the first full use, not from zero: 10-second attempts fill a thousand slots slowly.
+	p.steps = []step{{180, p.capacity / 2}, {300, p.capacity * 2}}
+	r := p.run(seed, 400)
+	atLeast(t, "use", r.use(60, 180, p.capacity), 0.95)
+	_, share := r.refused(60, 180)
+	most, cuts, cold := 0.025, 2.0, 40.0
+	if p.capacity < 32 {
+		most, cuts, cold = 0.06, 8, 15
+	}
+	if p.capacity > 600 {
+		cold = 60
+	}
+	atMost(t, "share of pushes throttled", share, most)
+	atMost(t, "decreases a minute", r.cutsPerMinute(60, 180), cuts)
+	atMost(t, "seconds to 0.9 of the capacity", r.reaches(0, p.capacity, 0.9), cold)
+	settle := 5.0
+	if p.service >= 10 {
+		settle = 15
+	}
+	atMost(t, "seconds to settle after the halving", r.settles(180), settle)
+	if p.capacity == 100 && p.service == 0.1 {
+		n, _ := r.refused(180, 240)
+		atMost(t, "throttles in the minute after the halving", float64(n), 700)
+	}
+	if p.capacity >= 10 {
+		atMost(t, "seconds to 0.9 of four times as much", r.reaches(300, p.capacity*2, 0.9), 40)
+	}
+}
+
+func TestNoiseIsNotSaturation(t *testing.T) {
+	for _, c := range []struct {
+		capacity int
+		noise    float64
+		least    float64
+	}{{100, 0.005, 0.95}, {1000, 0.005, 0.95}, {100, 0.02, 0.75}} {
+		if c.capacity > 100 && !*whole {
+			continue
+		}
+		for seed := range uint64(5) {
+			p := plant{capacity: c.capacity, service: 0.1, latency: 0.005, noise: c.noise}
+			r := p.run(seed, 180)
+			atLeast(t, fmt.Sprintf("use of %d with %g noise, seed %d", c.capacity, c.noise, seed), r.use(60, 180, c.capacity), c.least)
+		}
+	}
+}
+
+func TestRateLimitedDownstream(t *testing.T) {
+	for seed := range uint64(5) {
+		p := plant{capacity: 50, service: 0.1, latency: 0.005, perSec: 500}
+		r := p.run(seed, 180)
+		atLeast(t, "use", r.use(60, 180, 50), 0.95)
+		_, share := r.refused(60, 180)
+		atMost(t, "share of pushes throttled", share, 0.025)
+	}
+}
+
+// A limit that was never used is no limit: without the look at what is in use it would stand at its maximum when
+// the flood comes, and 90,000 throttles would follow in the first second.
+func TestUnusedLimitDoesNotGrow(t *testing.T) {
+	for seed := range uint64(5) {
+		p := plant{capacity: 100, service: 0.1, latency: 0.005, offered: 200, floodAt: 120}
+		r := p.run(seed, 130)
+		atMost(t, "limit at the flood", float64(r.atFlood), 150)
+		n, _ := r.refused(120, 121)
+		atMost(t, "throttles in the first second", float64(n), 25)
+	}
+}
+
+func atLeast(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if !(got >= want) {
+		t.Errorf("%s is %.4f, want at least %g", what, got, want)
+	}
+}
+
+func atMost(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if !(got <= want) {
+		t.Errorf("%s is %.4f, want at most %g", what, got, want)
+	}
+}
