@@ -3,6 +3,7 @@ package adaptive
 import (
 	"container/heap"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -14,6 +15,7 @@ const (
 	// A downstream that answers nothing but throttles at a limit of one is asked ever more seldom.
 	breakAfter = 30 * time.Second
 	breakMost  = 5 * time.Minute
+	usedAgain  = 0.9 // of what was accepted at once in the last minute: below it one permit may ask without a token
 )
 
 // Gate holds the permits of one limit on one node: how many attempts are out, and which permits cool down after
@@ -31,6 +33,7 @@ type Gate struct {
 	broken   time.Duration
 	last     time.Time
 	asking   int // permits that came out of a cool-down and wait for the downstream's answer
+	taken    peaks
 	ok, thr  int // since the last Report
 }
 
@@ -65,8 +68,10 @@ func (g *Gate) Free(now time.Time) (n int, again time.Time) {
 		return 0, g.pause
 	}
 	for len(g.parked) > 0 && !g.parked[0].After(now) {
-		// One token lets one permit ask again, not all that have cooled down: they would be refused together.
-		if want := 1 + float64(g.asking); g.budget.tokens < want {
+		// One token lets one permit ask again, not all that have cooled down: they would be refused together. One
+		// may ask without a token where the downstream took clearly more a moment ago: else a burst of
+		// throttles that used the budget up would leave it idle for minutes.
+		if want := 1 + float64(g.asking); g.budget.tokens < want && (g.asking > 0 || float64(g.inflight) >= usedAgain*float64(g.taken.most())) {
 			return max(0, g.share-g.inflight-len(g.parked)), g.budget.next(now, want, g.part)
 		}
 		heap.Pop(&g.parked)
@@ -91,6 +96,7 @@ func (g *Gate) Start() {
 // Accepted counts an attempt that the downstream took: it ran for a while or ended without a throttle.
 func (g *Gate) Accepted() {
 	g.ok++
+	g.taken.note(g.inflight)
 	g.asking = max(0, g.asking-1)
 	g.budget.accepted(1, float64(g.share))
 	g.onlyBad, g.broken = time.Time{}, 0
@@ -148,6 +154,7 @@ func (g *Gate) Report() (ok, thr, peak int) {
 func (g *Gate) pass(now time.Time) {
 	if dt := now.Sub(g.last); dt > 0 {
 		g.budget.pass(dt, g.part, float64(g.share))
+		g.taken.pass(dt)
 		g.last = now
 	}
 }
@@ -179,6 +186,27 @@ func (b *budget) next(now time.Time, want, part float64) time.Time {
 	}
 	return now.Add(time.Duration(math.Ceil((want - b.tokens) / part * float64(tokenTime))))
 }
+
+// peaks is the largest of a number over the last minute.
+type peaks struct {
+	slots [6]int // ten seconds each
+	age   time.Duration
+}
+
+func (p *peaks) note(n int) { p.slots[0] = max(p.slots[0], n) }
+
+func (p *peaks) pass(dt time.Duration) {
+	for p.age += dt; p.age >= 10*time.Second; p.age -= 10 * time.Second {
+		copy(p.slots[1:], p.slots[:])
+		p.slots[0] = 0
+		if p.age > time.Hour {
+			*p = peaks{}
+			return
+		}
+	}
+}
+
+func (p *peaks) most() int { return slices.Max(p.slots[:]) }
 
 type times []time.Time
 

@@ -66,8 +66,7 @@ type Limit struct {
 	probeThr  int
 	probeStep int
 
-	peaks    [6]int // of in-flight, ten seconds each
-	peakAge  time.Duration
+	peaks    peaks // of what was in flight
 	lastUse  time.Time
 	idleAt   time.Time
 	lastTick time.Time
@@ -236,10 +235,7 @@ func (l *Limit) grow(now time.Time, why Reason, step float64) {
 
 // guard keeps a limit near what is used, so that a burst after a quiet hour doesn't find a limit nobody tested.
 func (l *Limit) guard(now time.Time, peak int) {
-	most := 0
-	for _, p := range l.peaks {
-		most = max(most, p)
-	}
+	most := l.peaks.most()
 	floor := float64(max(l.cfg.Start, most))
 	if most > 0 {
 		if roof := float64(headroom*most + headroomPlus); l.limit > max(roof, floor) {
@@ -256,12 +252,8 @@ func (l *Limit) peak(now time.Time, dt time.Duration, peak int) {
 	if peak > 0 {
 		l.lastUse = now
 	}
-	l.peaks[0] = max(l.peaks[0], peak)
-	if l.peakAge += dt; l.peakAge >= 10*time.Second {
-		l.peakAge = 0
-		copy(l.peaks[1:], l.peaks[:])
-		l.peaks[0] = peak
-	}
+	l.peaks.pass(dt)
+	l.peaks.note(peak)
 }
 
 func (l *Limit) rotate(dt time.Duration) {
