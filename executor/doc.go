@@ -23,7 +23,7 @@
 //	Snooze(d)                    not yet; no attempt is spent
 //	any other error, or a panic  a failure; again after the function's back-off
 //
-// A gRPC status RESOURCE_EXHAUSTED counts as throttled, and its RetryInfo is honoured. The classes are
+// A gRPC status RESOURCE_EXHAUSTED counts as throttled, and its RetryInfo is honoured; HTTPError reads HTTP answers. The classes are
 // found through wrapping (%w, errors.Join).
 //
 // Its context ends when the try shall stop; context.Cause says why: ErrCancelled, ErrTimeout, ErrStale,

@@ -67,7 +67,8 @@ func RetryAfter(err error, d time.Duration) error {
 
 // Throttled marks err as "too much" said by a downstream: it is the thing's name, such as "stripe"; ""
 // is the function's own. No attempt is spent; the task is tried again in d at the earliest, clamped to
-// 0 … 24 h, 0 when it did not say; and what uses that downstream is slowed down. Throttled(nil, …) is nil.
+// 0 … 24 h, 0 when it did not say. The adaptive limit of the function's downstream learns from it; with a second
+// or more nothing at all is pushed to that downstream, or to a named one, for d. Throttled(nil, …) is nil.
 func Throttled(err error, downstream string, d time.Duration) error {
 	if err == nil {
 		return nil

@@ -280,6 +280,9 @@ type PartitionStat struct {
 //	Cancel(now time.Time, c Cancel)                         answered in Effects.Cancelled
 //	SetPauses(now time.Time, tenant string, rules []task.Pause)   all rules that hold for a tenant from now on
 //	AwaitPause(now time.Time, w PauseWait)                  answered in Effects.Paused
+//	SetLimits(now time.Time, tenant string, ls []task.Limit)      what operators say of adaptive limits, all of it
+//	ResetLimit(now time.Time, tenant, downstream string) bool
+//	LimitStates(tenant, downstream, afterTenant, afterDownstream string, most int) []LimitState
 //	Watch(now time.Time, w WatchID, id task.ID)             Effects.Events until Unwatch or the end
 //	Unwatch(w WatchID)
 //

@@ -29,6 +29,8 @@ type Core struct {
 	watches   map[task.ID][]WatchID
 	watched   map[WatchID]task.ID
 	pauses    map[string][]task.Pause // by tenant, also of tenants that hold nothing here
+	limits    map[string][]task.Limit // what operators say, by tenant
+	limited   int                     // downstreams that have a limit
 
 	timers   timers
 	young    items          // whose confirmed try shall be recorded, by when
@@ -86,6 +88,7 @@ func New(cfg Config) *Core {
 		watches:   map[task.ID][]WatchID{},
 		watched:   map[WatchID]task.ID{},
 		pauses:    map[string][]task.Pause{},
+		limits:    map[string][]task.Limit{},
 		fx:        &Effects{},
 		spare:     &Effects{},
 	}

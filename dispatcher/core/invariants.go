@@ -109,7 +109,24 @@ func (c *Core) Check() error {
 			return fmt.Errorf("session %d: in the heap %v, may push %v", s.id, s.index >= 0, s.mayPush())
 		}
 	}
+	limited := 0
 	for name, t := range c.tenants {
+		permits := map[*limiter]int{}
+		for it := t.flying.first; it != nil; it = it.flying.next {
+			y := it.try
+			if y.permit != y.down.lim && y.down.lim != nil {
+				return fmt.Errorf("%v holds no permit of %s", it.t.ID, y.down.name)
+			}
+			permits[y.permit]++
+		}
+		for _, d := range t.downs {
+			if d.lim != nil {
+				limited++
+				if n := d.lim.gate.InFlight(); n != permits[d.lim] {
+					return fmt.Errorf("downstream %s of %s counts %d in use, there are %d", d.name, name, n, permits[d.lim])
+				}
+			}
+		}
 		for _, f := range t.functions {
 			for _, fl := range f.flows {
 				open := 0
@@ -128,6 +145,9 @@ func (c *Core) Check() error {
 				}
 			}
 		}
+	}
+	if limited != c.limited {
+		return fmt.Errorf("the node counts %d limits, there are %d", c.limited, limited)
 	}
 	return nil
 }

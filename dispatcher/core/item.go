@@ -90,6 +90,10 @@ type try struct {
 	cancelSent bool
 	cancelAt   time.Time // when the executor was told to stop
 
+	down   *downstream // of its function, when it began
+	permit *limiter    // whose permit it holds; nil: down has no limit
+	taken  bool        // counted as accepted by down
+
 	seat   *seat // who was charged for it; nil: nobody
 	charge int64
 

@@ -32,6 +32,7 @@ type function struct {
 	version    int64
 	known      bool // its policy was declared or stored
 	down       *downstream
+	named      bool // the policy names down
 	flows      [task.Bands]*flow
 	pools      []*pool // that can run it
 	cost       int64   // expected slot-milliseconds of a try
@@ -44,6 +45,11 @@ type downstream struct {
 	until  time.Time // closed until then
 	timer  timer
 	flowed []*function // that call it
+	turned int         // index in flowed of whose flows come back first
+	named  int         // of flowed, those whose policy names it
+	lim    *limiter    // nil: none (limit.go)
+	// override is what the operator says of it; nil: nothing.
+	override *task.Limit
 }
 
 // flow is what waits for the same thing, over all partitions.
@@ -92,25 +98,35 @@ func (c *Core) function(tenant, name string) *function {
 func (c *Core) setPolicy(f *function, p task.Policy) {
 	f.policy, f.declaredAs, f.hash, f.version, f.known = p.WithDefaults(), p, p.Hash(), p.Version, true
 	name := cmp.Or(p.Downstream, f.name)
-	if f.down != nil && f.down.name == name {
+	if f.named {
+		f.down.named--
+	}
+	old := f.down
+	if old == nil || old.name != name {
+		if old != nil {
+			old.flowed = slices.DeleteFunc(old.flowed, func(g *function) bool { return g == f })
+		}
+		f.down = c.downstream(f.tenant, name)
+		f.down.flowed = append(f.down.flowed, f)
+	}
+	if f.named = p.Downstream != ""; f.named {
+		f.down.named++
+	}
+	if f.down == old {
 		return
 	}
-	if f.down != nil {
-		f.down.flowed = slices.DeleteFunc(f.down.flowed, func(g *function) bool { return g == f })
-	}
-	f.down = f.tenant.downstream(name)
-	f.down.flowed = append(f.down.flowed, f)
 	for _, fl := range f.flows {
 		fl.update(c)
 	}
 }
 
-func (t *tenant) downstream(name string) *downstream {
+func (c *Core) downstream(t *tenant, name string) *downstream {
 	d := t.downs[name]
 	if d == nil {
 		d = &downstream{name: name}
 		d.timer.owner = d
 		t.downs[name] = d
+		c.override(t, d)
 	}
 	return d
 }
@@ -128,8 +144,8 @@ func (c *Core) shut(d *downstream, until time.Time) {
 func (d *downstream) alarm(c *Core) { d.update(c) }
 
 func (d *downstream) update(c *Core) {
-	for _, f := range d.flowed {
-		for _, fl := range f.flows {
+	for i := range d.flowed {
+		for _, fl := range d.flowed[(d.turned+i)%len(d.flowed)].flows {
 			fl.update(c)
 		}
 	}
@@ -176,7 +192,12 @@ func (c *Core) storePolicy(l *lane) {
 
 // may reports whether the flow may run now.
 func (fl *flow) may(c *Core) bool {
-	return fl.open > 0 && fl.paused == nil && !fl.function.down.until.After(c.now)
+	return fl.open > 0 && fl.paused == nil && fl.function.down.takes(c)
+}
+
+// takes reports whether a try may be pushed to the downstream now.
+func (d *downstream) takes(c *Core) bool {
+	return !d.until.After(c.now) && (d.lim == nil || d.lim.open)
 }
 
 // update moves the flow into its pools' order or out of it.

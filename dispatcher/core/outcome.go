@@ -59,6 +59,12 @@ func (c *Core) decide(it *item, o *headracev1.Outcome) {
 	policy := &it.lane.flow.function.policy
 	after := time.Duration(min(max(o.RetryAfterMicros, 0), task.MaxRetryAfter.Microseconds())) * time.Microsecond
 	alone := y.alone
+	switch class {
+	case task.ClassNone:
+		c.limitTook(y)
+	case task.Throttled:
+		c.limitThrottled(it.lane.flow.function.tenant, y, o.Downstream, after)
+	}
 	c.endTry(it)
 	switch {
 	case class == task.ClassNone:
@@ -71,15 +77,7 @@ func (c *Core) decide(it *item, o *headracev1.Outcome) {
 		c.finish(it, t, task.Expired)
 	case class == task.Throttled:
 		t.Throttles++
-		if after > 0 {
-			name := o.Downstream
-			if name == "" {
-				name = it.lane.flow.function.down.name
-			}
-			if task.Name("", name) == nil {
-				c.shut(it.lane.flow.function.tenant.downstream(name), c.now.Add(after))
-			}
-		} else {
+		if after == 0 {
 			back := task.Backoff{Base: time.Second, Factor: 2, Max: maxThrottleDelay}
 			after = back.Delay(t.Throttles, c.random())
 		}
@@ -286,6 +284,7 @@ func (c *Core) recordBehind() {
 		}
 		c.inHand(it.part.id, it.t.ID)
 		c.notYoung(it)
+		c.limitTook(it.try)
 		c.record(it)
 	}
 }

@@ -124,6 +124,13 @@ func (c *Core) stepSuspect(p *pool) bool {
 		p.suspects.pop()
 		return true
 	}
+	if !it.lane.flow.function.down.takes(c) {
+		if s := p.reserved; s != nil && !s.alone() {
+			p.reserved = nil
+			p.ready(s)
+		}
+		return false // an end, or a timer, brings us back
+	}
 	if p.reserved == nil {
 		if len(p.sessions) == 0 {
 			return false
@@ -222,7 +229,7 @@ func (c *Core) announcedPush(it *item, r *store.Record) {
 	if s != nil {
 		s.promised--
 	}
-	if s == nil || it.t.Cancel != nil || it.lane.flow.paused != nil || c.draining || !c.mayPush(it.part) || s.draining {
+	if s == nil || it.t.Cancel != nil || it.lane.flow.paused != nil || y.down.until.After(c.now) || c.draining || !c.mayPush(it.part) || s.draining {
 		c.giveUp(it)
 		return
 	}
@@ -310,6 +317,9 @@ func (c *Core) beginTry(it *item, y *try) {
 	f := it.lane.flow.function
 	f.tenant.flying.add(it)
 	y.executor.flying.add(it)
+	if y.down = f.down; y.down.lim != nil || y.down.managed() {
+		c.limitBegins(f, y)
+	}
 	it.part.stat.Running++
 	if y.unsure = y.ackedAt.IsZero() && y.claimed; y.unsure {
 		it.part.unsure++
@@ -322,6 +332,9 @@ func (c *Core) endTry(it *item) {
 	c.notYoung(it)
 	if len(c.pauseWaits) > 0 {
 		c.noStart(it)
+	}
+	if y.permit != nil {
+		c.limitEnds(y, false, 0)
 	}
 	it.try = nil
 	it.place = atCommit

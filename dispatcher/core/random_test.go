@@ -62,7 +62,7 @@ func randomWalk(t *testing.T, seed uint64) {
 	do("init window=%d timers=%d slice=%d bytes=%d", 1+r.IntN(6), 1+r.IntN(6), 1+r.IntN(8), (1+r.IntN(64))<<10)
 	do("acquire 1")
 	do("acquire 2")
-	policy := fmt.Sprintf("backoff=1s grace=2s orphan=5s exclusive=%v", r.IntN(3) == 0)
+	policy := fmt.Sprintf("backoff=1s grace=2s orphan=5s exclusive=%v%s", r.IntN(3) == 0, []string{"", " downstream=d"}[r.IntN(2)])
 	credit := map[string]int{}
 	open := func(x string) {
 		credit[x] = 1 + r.IntN(4)
@@ -75,7 +75,7 @@ func randomWalk(t *testing.T, seed uint64) {
 		do("open %s fn=(a/f,b/g) credit=%d %s claims=(%s)", x, credit[x], policy, strings.Join(claims, ","))
 	}
 	executors := []string{"x", "y", "z"}
-	classes := []string{"", "retryable", "throttled after=500ms", "throttled", "snooze after=1s", "drained", "timeout", "non_retryable"}
+	classes := []string{"", "retryable", "throttled after=500ms", "throttled after=2s", "throttled", "throttled", "snooze after=1s", "drained", "timeout", "non_retryable"}
 	for range 150 {
 		x := executors[r.IntN(len(executors))]
 		sx := s.executor(x)
@@ -127,6 +127,12 @@ func randomWalk(t *testing.T, seed uint64) {
 				do("refuse %s %s busy", x, held[r.IntN(len(held))])
 			}
 		}
+		switch r.IntN(12) {
+		case 0:
+			do("limit a d min=%d max=%d", r.IntN(3), 2+r.IntN(5))
+		case 1:
+			do("limit a f %s", []string{"max=1", "none", "reset"}[r.IntN(3)])
+		}
 		if n := r.IntN(12); n < 4 {
 			rule := []string{"", "fn=f", "band=low", "fn=f band=normal"}[r.IntN(4)]
 			do("%s a %s for=%dms", []string{"pause", "pause", "resume", "settled"}[n], rule, r.IntN(2)*r.IntN(20_000))
@@ -143,6 +149,8 @@ func randomWalk(t *testing.T, seed uint64) {
 	for _, rule := range []string{"", "fn=f", "band=low", "fn=f band=normal"} {
 		do("resume a %s", rule)
 	}
+	do("limit a d max=100")
+	do("limit a d none")
 	for p := range uint32(2) {
 		if !s.owned(p + 1) {
 			do("acquire %d", p+1)

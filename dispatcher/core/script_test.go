@@ -44,6 +44,7 @@ import (
 //	advance DURATION         executors beat, timers fire
 //	pause a [fn=F] [band=B] [for=D] [reason=S]         and wait until nothing more starts
 //	resume a [fn=F] [band=B]                           settled a [fn=F] [band=B]   wait once more
+//	limit a DOWNSTREAM [min=N] [max=N]     the operator's word | none | reset      limits     what there is to see
 //	stats
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -77,6 +78,7 @@ type script struct {
 	fail      error
 	failures  int
 	pauses    []task.Pause // of tenant a
+	limits    []task.Limit
 	out       strings.Builder
 }
 
@@ -200,6 +202,7 @@ func (s *script) init(d *datadriven.TestData) {
 	if len(s.pauses) > 0 { // the shell knows them
 		s.core.SetPauses(s.now, "a", s.pauses)
 	}
+	s.core.SetLimits(s.now, "a", s.limits)
 	if s.ids == nil {
 		s.ids, s.names, s.released = map[string]task.ID{}, map[ReplyID]string{}, map[uint32]store.Epoch{}
 		s.bands = map[task.ID]task.Band{}
@@ -311,6 +314,12 @@ func (s *script) command(d *datadriven.TestData) {
 		s.advance(v)
 	case "pause", "resume", "settled":
 		s.pause(d, ws[0])
+	case "limit":
+		s.limit(d, ws)
+	case "limits":
+		for _, l := range s.core.LimitStates("", "", "", "", 100) {
+			s.printf("%s", limitText(l))
+		}
 	case "stats":
 		for _, p := range s.core.Stats() {
 			s.printf("partition %d epoch %d: ready %d, due %d, running %d, %d bytes", p.Partition, p.Epoch, p.Backlog, p.Scheduled, p.Running, p.Bytes)

@@ -81,7 +81,7 @@ func (c *Core) storedEvent(w WatchID, t *store.Task) {
 		if _, ok := c.watched[w]; !ok {
 			return
 		}
-		e.View.WaitReason = cmp.Or(c.pausedBy(t.Tenant, t.Function, t.Band), waitsForTurn)
+		e.View.WaitReason = cmp.Or(c.pausedBy(t.Tenant, t.Function, t.Band), c.limitedBy(t.Tenant, t.Function), waitsForTurn)
 	}
 	fx.Events = append(fx.Events, e)
 }
@@ -159,6 +159,8 @@ func (c *Core) waitReason(it *item) string {
 		return it.lane.flow.paused.Why(f.tenant.name)
 	case f.down.until.After(c.now):
 		return fmt.Sprintf("throttled by %s until %s", f.down.name, f.down.until.UTC().Format(time.RFC3339Nano))
+	case !f.down.takes(c):
+		return f.down.full(f.tenant.name)
 	case c.heldFor != "":
 		return c.heldFor
 	case len(f.pools) == 0:

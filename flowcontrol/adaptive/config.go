@@ -29,8 +29,9 @@ const (
 	buckets       = 5
 	bucketResults = 4 // a bucket is stretched until it holds as many results,
 	bucketMax     = 12 * time.Second
-	smallLimit    = 32 // doubling ends here; below it a decrease follows the rate
-	cutLarge      = 0.7
+	smallLimit    = 32  // doubling ends here; below it a decrease follows the rate
+	cutLarge      = 0.7 // a decrease of a large limit goes no further,
+	cutScale      = 5   // and cuts as many times the rate
 	cutLeast      = 0.10
 	cutResults    = 10 // in the newest bucket, for its own rate to count
 	cutMost       = 0.50

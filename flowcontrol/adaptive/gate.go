@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Bounds of a cool-down, of a service time that it follows, and of a pause.
+// Bounds of a cool-down, which follows the service time.
 const (
 	coolLeast = 50 * time.Millisecond
 	coolMost  = 5 * time.Second
-	pauseMost = 5 * time.Minute
 	// A downstream that answers nothing but throttles at a limit of one is asked ever more seldom.
 	breakAfter = 30 * time.Second
 	breakMost  = 5 * time.Minute
+	askLeast   = time.Second
 	usedAgain  = 0.9 // of what was accepted at once in the last minute: below it one permit may ask without a token
 )
 
@@ -27,14 +27,14 @@ type Gate struct {
 	peak     int
 	parked   times // each holds a permit until its time, and then until the budget has a token
 	budget   budget
-	service  float64 // seconds, exponentially weighted; 0 = unknown
-	pause    time.Time
+	service  float64   // seconds, exponentially weighted; 0 = unknown
 	onlyBad  time.Time // since when nothing but throttles came
 	broken   time.Duration
+	asking   int // permits that came out of a cool-down, until the downstream answered
 	last     time.Time
-	asking   int // permits that came out of a cool-down and wait for the downstream's answer
-	taken    peaks
-	ok, thr  int // since the last Report
+	askAgain time.Time // before it no permit asks without a token
+	held     int       // accepted and not ended
+	taken    peaks     // of held
 }
 
 // NewGate starts with no share: nothing may start until SetShare.
@@ -57,22 +57,20 @@ func (g *Gate) InFlight() int { return g.inflight }
 // Parked is the number of permits that cool down.
 func (g *Gate) Parked() int { return len(g.parked) }
 
-// PausedUntil is when a retry_after of the whole downstream ends; the zero time if none runs.
-func (g *Gate) PausedUntil() time.Time { return g.pause }
-
 // Free is how many attempts may start now, and, if none may, when to ask again: the zero time if only the end of
 // an attempt or a larger share can help.
 func (g *Gate) Free(now time.Time) (n int, again time.Time) {
 	g.pass(now)
-	if now.Before(g.pause) {
-		return 0, g.pause
-	}
 	for len(g.parked) > 0 && !g.parked[0].After(now) {
+		if g.inflight+len(g.parked) > g.share { // the share fell meanwhile: this permit is no more
+			heap.Pop(&g.parked)
+			continue
+		}
 		// One token lets one permit ask again, not all that have cooled down: they would be refused together. One
 		// may ask without a token where the downstream took clearly more a moment ago: else a burst of
 		// throttles that used the budget up would leave it idle for minutes.
-		if want := 1 + float64(g.asking); g.budget.tokens < want && (g.asking > 0 || float64(g.inflight) >= usedAgain*float64(g.taken.most())) {
-			return max(0, g.share-g.inflight-len(g.parked)), g.budget.next(now, want, g.part)
+		if want := 1 + g.asking; g.budget.tokens < float64(want) && !g.mayAsk(now) {
+			return max(0, g.share-g.inflight-len(g.parked)), g.nextAsk(now, want)
 		}
 		heap.Pop(&g.parked)
 		g.asking++
@@ -86,6 +84,25 @@ func (g *Gate) Free(now time.Time) (n int, again time.Time) {
 	return 0, again
 }
 
+// mayAsk reports whether one permit may ask without a token.
+func (g *Gate) mayAsk(now time.Time) bool {
+	return g.asking == 0 && !now.Before(g.askAgain) && float64(g.held) < usedAgain*float64(g.taken.most())
+}
+
+// nextAsk is when time alone lets the next permit ask.
+func (g *Gate) nextAsk(now time.Time, want int) time.Time {
+	at := g.budget.next(now, float64(want), g.part)
+	if g.askAgain.After(now) && g.askAgain.Before(at) {
+		return g.askAgain
+	}
+	return at
+}
+
+// cool is how long a throttled permit cools down at least.
+func (g *Gate) cool() time.Duration {
+	return min(max(time.Duration(g.service*float64(time.Second)), coolLeast), coolMost)
+}
+
 // Start takes a permit. The caller has asked Free; a start beyond the share (an attempt adopted after a take-over)
 // counts too, so that the next ones wait.
 func (g *Gate) Start() {
@@ -93,18 +110,29 @@ func (g *Gate) Start() {
 	g.peak = max(g.peak, g.inflight)
 }
 
+// Adopt counts an attempt that the downstream took before the gate knew of it.
+func (g *Gate) Adopt() {
+	g.Start()
+	g.held++
+	g.taken.note(g.held)
+}
+
 // Accepted counts an attempt that the downstream took: it ran for a while or ended without a throttle.
 func (g *Gate) Accepted() {
-	g.ok++
-	g.taken.note(g.inflight)
 	g.asking = max(0, g.asking-1)
+	g.held++
+	g.taken.note(g.held)
 	g.budget.accepted(1, float64(g.share))
 	g.onlyBad, g.broken = time.Time{}, 0
 }
 
-// End returns a permit. took is how long the attempt ran, 0 if it is not known.
-func (g *Gate) End(took time.Duration) {
+// End returns a permit of an attempt that was not throttled. took is how long it ran, 0 if that is not known;
+// accepted says whether it was counted by Accepted.
+func (g *Gate) End(took time.Duration, accepted bool) {
 	g.inflight--
+	if accepted {
+		g.held--
+	}
 	if took > 0 {
 		if g.service == 0 {
 			g.service = took.Seconds()
@@ -115,14 +143,18 @@ func (g *Gate) End(took time.Duration) {
 }
 
 // Throttled returns the permit of an attempt that the downstream refused and parks it: at least retryAfter, and
-// the usual service time within 50 ms and 5 s. It says until when.
-func (g *Gate) Throttled(now time.Time, retryAfter time.Duration) time.Time {
+// the usual service time within 50 ms and 5 s. accepted says whether it was counted by Accepted before. It says
+// until when.
+func (g *Gate) Throttled(now time.Time, retryAfter time.Duration, accepted bool) time.Time {
 	g.pass(now)
 	g.inflight--
-	g.thr++
+	if accepted {
+		g.held--
+	}
 	g.asking = max(0, g.asking-1)
 	g.budget.throttled(1)
-	cool := min(max(time.Duration(g.service*float64(time.Second)), coolLeast), coolMost)
+	cool := g.cool()
+	g.askAgain = now.Add(max(2*cool, askLeast))
 	if g.onlyBad.IsZero() {
 		g.onlyBad = now
 	}
@@ -135,20 +167,11 @@ func (g *Gate) Throttled(now time.Time, retryAfter time.Duration) time.Time {
 	return until
 }
 
-// Pause stops the whole gate, as a downstream asks for with a retry_after of a second or more that is meant for all
-// of its callers. At most five minutes; a running longer pause stays.
-func (g *Gate) Pause(until, now time.Time) {
-	until = minTime(until, now.Add(pauseMost))
-	if until.After(g.pause) {
-		g.pause = until
-	}
-}
-
-// Report is what came in since the last call, for the limit: accepted, throttled, and the most attempts out at once.
-func (g *Gate) Report() (ok, thr, peak int) {
-	ok, thr, peak = g.ok, g.thr, g.peak
-	g.ok, g.thr, g.peak = 0, 0, g.inflight
-	return ok, thr, peak
+// Peak is the most attempts that were out at once since the last call, for Limit.Tick.
+func (g *Gate) Peak() int {
+	peak := g.peak
+	g.peak = g.inflight
+	return peak
 }
 
 func (g *Gate) pass(now time.Time) {
@@ -163,8 +186,8 @@ func (g *Gate) pass(now time.Time) {
 type budget struct{ tokens float64 }
 
 const (
-	tokenPerOK  = 0.04
-	tokensKept  = 10.0
+	tokenPerOK  = 0.035
+	tokensKept  = 10
 	tokensShare = 0.02 // of the limit, above tokensKept
 	tokenTime   = time.Minute
 )
@@ -219,11 +242,4 @@ func (t *times) Pop() any {
 	x := (*t)[last]
 	*t = (*t)[:last]
 	return x
-}
-
-func minTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }

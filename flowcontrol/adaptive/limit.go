@@ -20,9 +20,10 @@ const (
 	Headroom                // far above what is used
 	Idle                    // nothing was pushed for a minute
 	Set                     // by the operator
+	Begin                   // what was in use then
 )
 
-var reasons = [...]string{"ramp", "grow", "decrease", "nudge", "probe", "probe_kept", "probe_undone", "headroom", "idle", "set"}
+var reasons = [...]string{"ramp", "grow", "decrease", "nudge", "probe", "probe_kept", "probe_undone", "headroom", "idle", "set", "begin"}
 
 // String is the reason's word in JSON and tables.
 func (r Reason) String() string { return reasons[r] }
@@ -101,11 +102,13 @@ func (l *Limit) SetConfig(cfg Config, now time.Time) {
 	}
 }
 
-// Start puts the limit to a value that is known from elsewhere: what another node's controller had, or what an
-// operator says. It goes on from there without doubling.
-func (l *Limit) Start(v float64, now time.Time) {
-	l.slow, l.ref = false, v
-	l.change(now, Set, min(max(v, float64(l.cfg.Min)), float64(l.cfg.Max)))
+// Begin puts the limit to what is in use when it is first asked about: at the first throttle of a downstream that had
+// none, or when attempts are adopted. Below 32 it doubles still, unless throttles say otherwise.
+func (l *Limit) Begin(v int, now time.Time) {
+	if to := min(max(float64(v), float64(l.cfg.Min)), float64(l.cfg.Max)); to != l.limit {
+		l.change(now, Begin, to)
+	}
+	l.ref, l.slow = l.limit, l.limit < smallLimit
 	l.nudgeFloor = nudgeLeast * l.limit
 }
 
@@ -125,14 +128,15 @@ func (l *Limit) Throttle(now time.Time, n int) {
 	if now.Before(l.holdUntil) || thr < decreaseCount || rate < decreaseRate || results == 0 {
 		return
 	}
-	// 0.7 of a small limit wastes a tenth of a capacity of 5; the rate says how far it is above. The newest bucket's
-	// rate counts if it has enough results: after a drop of the capacity the window still remembers better times.
-	cut := cutLarge
-	if l.limit < smallLimit {
-		if b := l.window[l.cur]; b.ok+b.thr >= cutResults {
-			rate = max(rate, float64(b.thr)/float64(b.ok+b.thr))
-		}
-		cut = 1 - min(max(rate, cutLeast), cutMost)
+	// The rate says how far the limit is above: 0.7 of a capacity of 5 would waste a tenth of it, and a large limit that
+	// is a few slots too high falls by a sixth, not by a third. The newest bucket's rate counts if it has
+	// enough results: after a drop of the capacity the window still remembers better times.
+	if b := l.window[l.cur]; b.ok+b.thr >= cutResults {
+		rate = max(rate, float64(b.thr)/float64(b.ok+b.thr))
+	}
+	cut := 1 - min(max(rate, cutLeast), cutMost)
+	if l.limit >= smallLimit {
+		cut = 1 - min(max(cutScale*rate, cutLeast), 1-cutLarge)
 	}
 	l.change(now, Decrease, max(float64(l.cfg.Min), l.limit*cut))
 	l.ref, l.nudgeFloor = l.limit, nudgeLeast*l.limit
@@ -143,11 +147,12 @@ func (l *Limit) Throttle(now time.Time, n int) {
 }
 
 // Tick is to be called once a second with the most attempts that were at the downstream at once since the last
-// call. A late call counts as one tick: nothing is made up for.
+// call; seldom while nothing is. A late call counts as one tick: nothing is made up for.
 func (l *Limit) Tick(now time.Time, peak int) {
-	dt := min(max(now.Sub(l.lastTick), 0), 2*tick)
+	since := max(now.Sub(l.lastTick), 0)
+	dt := min(since, 2*tick)
 	l.lastTick = now
-	l.peak(now, dt, peak)
+	l.peak(now, since, peak)
 	results, thr, rate := l.sums()
 	bucketThr := l.window[l.cur].thr
 	used := float64(peak) >= usedShare*l.limit

@@ -34,7 +34,6 @@ type run struct {
 	throttled []int
 	decreases []float64 // when
 	limits    []float64 // at each tick
-	early     int       // permits used before their cool-down
 	atFlood   int
 }
 
@@ -160,12 +159,12 @@ func (p plant) run(seed uint64, until float64) run {
 		switch e.kind {
 		case evEnd:
 			inUse--
-			g.End(time.Duration(e.took * float64(time.Second)))
+			g.End(time.Duration(e.took*float64(time.Second)), true)
 		case evTaken:
 			g.Accepted()
 			l.OK(1)
 		case evRefused:
-			g.Throttled(at(now), 0)
+			g.Throttled(at(now), 0, false)
 			before := l.Value()
 			l.Throttle(at(now), 1)
 			if l.Value() < before {
@@ -173,8 +172,7 @@ func (p plant) run(seed uint64, until float64) run {
 			}
 			g.SetShare(l.Cap(), l.Value())
 		case evTick:
-			_, _, peak := g.Report()
-			l.Tick(at(now), peak)
+			l.Tick(at(now), g.Peak())
 			g.SetShare(l.Cap(), l.Value())
 			r.limits = append(r.limits, l.Value())
 			add(event{at: now + 1, kind: evTick})
@@ -224,10 +222,11 @@ func (r run) reaches(from float64, capacity int, share float64) float64 {
 	return math.Inf(1)
 }
 
-// settles is how long after from the first five seconds begin in which less than 5 % is refused.
+// settles is how long after from the first five seconds begin in which less than 5 % is refused. Where five seconds
+// hold so few answers that two throttles are more than that, two are few.
 func (r run) settles(from float64) float64 {
 	for s := int(from); s+5 < len(r.busy); s++ {
-		if _, share := r.refused(float64(s), float64(s+5)); share < 0.05 {
+		if n, share := r.refused(float64(s), float64(s+5)); share < 0.05 || n <= 2 {
 			return float64(s) - from
 		}
 	}

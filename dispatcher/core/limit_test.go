@@ -1,0 +1,43 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/headrace/headrace/task"
+)
+
+func (s *script) limit(d *datadriven.TestData, ws []string) {
+	name := ws[1]
+	if slices.Contains(ws, "reset") {
+		s.printf("reset %v", s.core.ResetLimit(s.now, ws[0], name))
+		return
+	}
+	s.limits = slices.DeleteFunc(slices.Clone(s.limits), func(l task.Limit) bool { return l.Downstream == name })
+	if !slices.Contains(ws, "none") {
+		s.limits = append(s.limits, task.Limit{Downstream: name, Min: s.num(d, "min", 0), Max: s.num(d, "max", 0)})
+	}
+	s.core.SetLimits(s.now, ws[0], s.limits)
+}
+
+func limitText(l LimitState) string {
+	text := fmt.Sprintf("%s/%s for %s:", l.Tenant, l.Downstream, strings.Join(l.Functions, ","))
+	if l.Active {
+		text += fmt.Sprintf(" %.1f in %d..%d, %d in use, %d parked, %d of %d throttled", l.Limit, l.Min, l.Max, l.InUse, l.Parked, l.Throttles, l.Results)
+	} else {
+		text += " none"
+	}
+	if l.Override != nil {
+		text += ", set"
+	}
+	if !l.PausedUntil.IsZero() {
+		text += fmt.Sprintf(", paused for %v", l.PausedUntil.Sub(began))
+	}
+	for _, d := range l.Decisions {
+		text += fmt.Sprintf("\n  %v %s %.1f -> %.1f", d.At.Sub(began), d.Reason, d.From, d.To)
+	}
+	return text
+}
