@@ -23,6 +23,7 @@ const (
 	alarmStoreSlow = "store_slow"       // a database takes long to answer, or to commit
 	alarmRestored  = "registry_behind"  // it was restored or lost: nothing is pushed until somebody accepts that
 	alarmEtcd      = "etcd_unreachable" // no keep-alive gets through: nothing changes owner
+	alarmPanic     = "core_panic"       // the core panicked over a partition: it is opened again with a back-off
 )
 
 // alarms are what is wrong with the node now. An alarm is logged when it is raised and when it is cleared,

@@ -185,11 +185,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// settle ends the tenure of a partition once it was owned for shard.TenureCalm; a quarantined one passes before. It
-// ends with ctx, or with unsettle.
+// settle ends the tenure of a partition once it was owned for shard.TenureCalm; a quarantined one passes before, and
+// so does one over which the core panicked. It ends with ctx, or with unsettle.
 func (o *owners) settle(ctx context.Context, id uint32, g *careful) {
 	o.unsettle(id)
-	if g == nil && !o.keys.Tenure(id).Open {
+	caught := o.caught[id]
+	if g == nil && !o.keys.Tenure(id).Open && caught.Panics == 0 {
 		return // claimed by rules of before
 	}
 	one, cancel := context.WithCancel(ctx)
@@ -218,6 +219,13 @@ func (o *owners) settle(ctx context.Context, id uint32, g *careful) {
 			}
 			g.log.Info("a quarantined partition has passed: nothing that it holds kills this node at once")
 		}
+		if caught.Panics > 0 {
+			caught.Passed = true
+			if sleep(one, time.Until(opened.Add(passAfter))) != nil ||
+				!try("a partition passes after a panic", func(ctx context.Context) error { return o.keys.Caught(ctx, id, caught) }) {
+				return
+			}
+		}
 		if sleep(one, time.Until(opened.Add(shard.TenureCalm))) != nil {
 			return
 		}
@@ -227,6 +235,9 @@ func (o *owners) settle(ctx context.Context, id uint32, g *careful) {
 		if g != nil {
 			o.engine.Guard(id, nil)
 			g.log.Info("a partition is quarantined no more")
+		}
+		if caught.Panics > 0 {
+			o.inbox.put(said{calm: caught.Panics, partition: id})
 		}
 	})
 }

@@ -235,6 +235,13 @@ func (n *Node) build(res *resources) (err error) {
 		n.api.ShedDirectories()
 		n.alarms.raise(alarmEtcd, "", "no keep-alive has got through for a lease: partitions keep their owners until one does")
 	}
+	n.owners.alarm = func(partition uint32, message string) {
+		if subject := fmt.Sprint(partition); message != "" {
+			n.alarms.raise(alarmPanic, subject, message)
+		} else {
+			n.alarms.clear(alarmPanic, subject)
+		}
+	}
 	n.owners.reached = func() { n.alarms.clear(alarmEtcd, "") }
 	n.owners.news = func(ctx context.Context) {
 		n.router.Update()

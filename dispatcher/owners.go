@@ -30,6 +30,7 @@ type keys interface {
 	Session() int64
 	Tenure(partition uint32) shard.Tenure
 	Passed(ctx context.Context, partition uint32) error
+	Caught(ctx context.Context, partition uint32, c shard.Caught) error
 	Calm(ctx context.Context, partition uint32) error
 	Hands(ctx context.Context, partition uint32) (shard.Hands, error)
 	SetHands(ctx context.Context, partition uint32, h shard.Hands) error
@@ -80,6 +81,9 @@ type owners struct {
 	// run's goroutine only; of those that the loop has, or is about to get:
 	guards  map[uint32]*careful           // the quarantined ones
 	settled map[uint32]context.CancelFunc // of what ends their tenures
+	caught  map[uint32]shard.Caught       // panics over them, since they were last calm
+
+	alarm func(partition uint32, message string) // raises an alarm, or "": ends it; must not wait
 }
 
 // acquired is the outcome of one acquisition.
@@ -94,6 +98,7 @@ type acquired struct {
 type said struct {
 	lost      core.LostPartition
 	released  bool
+	calm      int // the partition is calm after that many panics
 	partition uint32
 }
 
@@ -133,7 +138,8 @@ func newOwners(e engine, k keys, s storeOf, r rules, now func() time.Time, log *
 		ready: func(bool) {}, news: func(context.Context) {}, spare: func() bool { return false }, cutOff: func() {}, reached: func() {},
 		table: ownership.New(), cancel: map[uint32]context.CancelFunc{}, above: map[uint32]store.Epoch{},
 		roster: func(uint32, store.Epoch, int64, time.Time) ([]string, bool) { return nil, false },
-		guards: map[uint32]*careful{}, settled: map[uint32]context.CancelFunc{},
+		guards: map[uint32]*careful{}, settled: map[uint32]context.CancelFunc{}, caught: map[uint32]shard.Caught{},
+		alarm: func(uint32, string) {},
 	}
 }
 
@@ -166,11 +172,19 @@ func (o *owners) run(ctx context.Context) {
 			o.news(ctx)
 		case <-o.inbox.ready:
 			for _, s := range o.inbox.take() {
+				if s.calm > 0 {
+					if o.caught[s.partition].Panics == s.calm {
+						o.uncaught(s.partition)
+					}
+					continue
+				}
 				o.unsettle(s.partition)
 				if s.released {
+					o.uncaught(s.partition)
 					o.table.Released(s.partition)
 				} else {
 					o.above[s.partition] = max(o.above[s.partition], s.lost.Above)
+					o.panicked(s.partition, s.lost.Reason)
 					o.table.Lost(o.now(), s.partition, errors.Is(s.lost.Reason, loop.ErrPanic))
 				}
 			}
@@ -252,6 +266,7 @@ func (o *owners) member(e member.Event) {
 		o.table.Won(e.Partition)
 	case member.Lost:
 		o.unsettle(e.Partition)
+		o.uncaught(e.Partition)
 		o.table.KeyLost(e.Partition)
 	case member.Isolated:
 		o.log.Error("no keep-alive gets through: nothing changes owner until it does")
@@ -289,9 +304,12 @@ func (o *owners) giveBack(ctx context.Context, id uint32) {
 func (o *owners) acquire(ctx context.Context, s ownership.Start) {
 	one, cancel := context.WithCancel(ctx)
 	o.cancel[s.Partition] = cancel
-	above := o.above[s.Partition]
+	above, caught := o.above[s.Partition], o.caught[s.Partition]
 	o.wg.Go(func() {
 		defer cancel()
+		if caught.Panics > 0 && !caught.Passed {
+			o.noteCaught(one, s.Partition, caught, s.Pause)
+		}
 		if s.Pause > 0 {
 			select {
 			case <-time.After(s.Pause):

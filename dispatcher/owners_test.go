@@ -17,6 +17,7 @@ import (
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/memstore"
+	"github.com/headrace/headrace/task"
 )
 
 // stage is a membership and a loop that do what the test says, with a real store between them.
@@ -32,6 +33,7 @@ type stage struct {
 
 	session int64
 	changes bool // of the session, at each look
+	calm    bool // the end of a tenure is written
 }
 
 func (s *stage) Holds(context.Context, uint32) (bool, error) {
@@ -79,7 +81,16 @@ func (s *stage) Session() int64 {
 // Nobody dies on this stage: there are no tenures.
 func (s *stage) Tenure(uint32) shard.Tenure           { return shard.Tenure{} }
 func (s *stage) Passed(context.Context, uint32) error { return member.ErrNotHeld }
-func (s *stage) Calm(context.Context, uint32) error   { return member.ErrNotHeld }
+func (s *stage) Caught(_ context.Context, p uint32, c shard.Caught) error {
+	s.did("caught %d of %d, passed %v", c.Panics, p, c.Passed)
+	return nil
+}
+func (s *stage) Calm(context.Context, uint32) error {
+	if s.calm {
+		return nil
+	}
+	return member.ErrNotHeld
+}
 func (s *stage) Hands(context.Context, uint32) (shard.Hands, error) {
 	return shard.Hands{}, member.ErrNotHeld
 }
@@ -148,20 +159,29 @@ func TestKeyLostWhileTheEpochWasRaised(t *testing.T) {
 	})
 }
 
-// Who is fenced but holds the key acquires again at once, after panics with growing pauses.
+// Who is fenced but holds the key acquires again at once, after panics with growing pauses. A panic is noted in the
+// registry and is an alarm: until the partition has been well for a while.
 func TestLostByTheLoopIsAcquiredAgain(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		s.events <- member.Event{Kind: member.Assigned, Partition: 1}
 		s.events <- member.Event{Kind: member.Won, Partition: 1}
 		s.expect(t, "acquired 1 at 1")
+		id := task.NewID(1, 7, 0)
 		s.lost(core.LostPartition{Partition: 1, Epoch: 1, Reason: store.ErrFenced})
 		s.expect(t, "acquired 1 at 2")
+		s.alarm = func(p uint32, message string) { s.did("alarm of %d: %q", p, message) }
 		for i, pause := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond} {
-			s.lost(core.LostPartition{Partition: 1, Reason: loop.ErrPanic})
-			s.expect(t)
+			s.lost(core.LostPartition{Partition: 1, Reason: &loop.PanicError{Task: id}})
+			c := shard.Caught{Panics: i + 1, Task: id.String()}
+			s.expect(t, fmt.Sprintf("alarm of 1: %q", c), fmt.Sprintf("caught %d of 1, passed false", i+1))
 			time.Sleep(pause)
 			s.expect(t, fmt.Sprintf("acquired 1 at %d", 3+i))
 		}
+		time.Sleep(passAfter)
+		s.expect(t, "caught 3 of 1, passed true")
+		s.calm = true
+		time.Sleep(shard.TenureCalm - passAfter)
+		s.expect(t, `alarm of 1: ""`)
 	})
 }
 

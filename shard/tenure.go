@@ -46,6 +46,17 @@ type Tenure struct {
 	// NextTry is when the leader gives it to a node again, by its clock: after the TriedAfter-th death.
 	NextTry    time.Time `json:"next_try,omitzero"`
 	TriedAfter int       `json:"tried_after,omitempty"`
+	// Caught is what Node has caught of it, and survived.
+	Caught Caught `json:"caught,omitzero"`
+}
+
+// Caught are panics over a partition's tasks that its owner caught since it was last calm: each time it dropped the
+// partition and opens it again, after a back-off.
+type Caught struct {
+	Panics int       `json:"panics,omitempty"`
+	Task   string    `json:"task,omitempty"` // in hand at the last one; "": none, or nobody knows
+	Next   time.Time `json:"next,omitzero"`  // when it is opened again, by the owner's clock
+	Passed bool      `json:"passed,omitempty"`
 }
 
 // DeathsBut counts the early deaths in a row. Who is alive has not died: it was paused, or cut off. held: the
@@ -80,7 +91,7 @@ func (t Tenure) Claim(node NodeID, addr string, alive func(NodeID) bool, now tim
 
 // HandOver is what an orderly end leaves, and false if that is nothing.
 func (t Tenure) HandOver() (Tenure, bool) {
-	t.Open = false
+	t.Open, t.Caught = false, Caught{}
 	return t, t.Careful()
 }
 
@@ -93,12 +104,30 @@ func (t Tenure) Alone(deaths int) bool {
 	return deaths >= aloneFrom && !(t.Passed && deaths <= len(t.Deaths))
 }
 
-// Quarantined reports whether its state is to be called so; why is for people.
-func (t Tenure) Quarantined(deaths int) (why string, is bool) {
+// Quarantined reports whether its state is to be called so; why is for people. owner holds the partition; "": nobody.
+func (t Tenure) Quarantined(deaths int, owner NodeID) (why string, is bool) {
+	if c := t.Caught; c.Panics > 0 && owner == t.Node {
+		why = c.String()
+		if !c.Passed {
+			return why, true
+		}
+	}
 	if deaths < carefulFrom {
-		return "", false
+		return why, false
 	}
 	return fmt.Sprintf("%d owners in a row died within %v of opening it", deaths, TenureCalm), !(t.Passed && deaths <= len(t.Deaths))
+}
+
+// String says what was caught, for people.
+func (c Caught) String() string {
+	s := "its owner caught a panic over it"
+	if c.Panics > 1 {
+		s = fmt.Sprintf("its owner caught %d panics over it", c.Panics)
+	}
+	if c.Task != "" {
+		s += "; at the last one it had task " + c.Task + " in hand"
+	}
+	return s
 }
 
 // Backoff is how long a partition stays without an owner after that many deaths.

@@ -42,11 +42,11 @@ func TestTenure(t *testing.T) {
 	living["b"] = true
 	expect("b was only paused", 1, true, false)
 	delete(living, "b")
-	if why, is := tn.Quarantined(2); !is || why == "" {
+	if why, is := tn.Quarantined(2, ""); !is || why == "" {
 		t.Error("not quarantined after two deaths")
 	}
 	tn.Passed = true
-	if _, is := tn.Quarantined(2); is {
+	if _, is := tn.Quarantined(2, ""); is {
 		t.Error("quarantined although it passed")
 	}
 	handed, keep := tn.HandOver()

@@ -18,7 +18,7 @@ const (
 	partitionOwned   = "owned" // by another node, which has told nothing of it yet
 	partitionNone    = "none"
 
-	partitionQuarantined = "quarantined" // its owners died early
+	partitionQuarantined = "quarantined" // its owners died early, or caught a panic
 )
 
 // ClusterInfo is the ClusterService.
@@ -77,16 +77,20 @@ func (s *ClusterInfo) ListPartitions(context.Context, *headracev1.ListPartitions
 	return res, nil
 }
 
-// quarantine says so of a partition whose owners died soon after they opened it.
+// quarantine says so of a partition whose owners died soon after they opened it, or whose owner caught a panic over it.
 func quarantine(m *headracev1.Partition, d *shard.Directory) {
 	t, deaths := d.Tenures[m.Id], d.Deaths(m.Id)
-	why, is := t.Quarantined(deaths)
+	opened := m.State == partitionOpen
+	why, is := t.Quarantined(deaths, d.Owners[m.Id])
 	if m.Reason = why; !is {
 		return
 	}
 	m.State = partitionQuarantined
-	if d.Withheld(m.Id) {
+	switch {
+	case d.Withheld(m.Id):
 		m.NextTryTime = stamp(t.NextTry)
+	case !opened && t.Caught.Panics > 0 && !t.Caught.Passed:
+		m.NextTryTime = stamp(t.Caught.Next)
 	}
 }
 

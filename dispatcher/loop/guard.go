@@ -12,10 +12,27 @@ import (
 	"github.com/headrace/headrace/internal/failpoint"
 	"github.com/headrace/headrace/internal/telemetry"
 	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
 )
 
 // maxSuspects bounds the memory of tasks that were in hand at a panic.
 const maxSuspects = 1024
+
+// PanicError is why a partition was dropped over which the core panicked. It is an ErrPanic.
+type PanicError struct {
+	Task task.ID // in hand; zero: none, or nobody knows
+}
+
+// Error implements error.
+func (e *PanicError) Error() string {
+	if e.Task.IsZero() {
+		return ErrPanic.Error()
+	}
+	return fmt.Sprintf("%v with task %v in hand", ErrPanic, e.Task)
+}
+
+// Unwrap makes it an ErrPanic.
+func (e *PanicError) Unwrap() error { return ErrPanic }
 
 // nowhere is no partition: what an event concerns is for the core to say.
 const nowhere = ^uint32(0)
@@ -51,6 +68,7 @@ func (l *Loop) enterAt(what string, partition uint32, f func(*core.Core)) bool {
 		partition uint32
 		known     bool
 	}
+	reason := &PanicError{}
 	fields := []zap.Field{zap.String("event", what), zap.String("panic", telemetry.Escape(fmt.Sprint(failed))), zap.ByteString("stack", stack)}
 	broken, _ := l.try(func(c *core.Core) {
 		p, id, ok := c.InHand()
@@ -60,6 +78,7 @@ func (l *Loop) enterAt(what string, partition uint32, f func(*core.Core)) bool {
 				clear(l.suspects)
 			}
 			l.suspects[id]++
+			reason.Task = id
 			fields = append(fields, telemetry.Task(id))
 		}
 	})
@@ -68,7 +87,7 @@ func (l *Loop) enterAt(what string, partition uint32, f func(*core.Core)) bool {
 	}
 	if broken == nil && inHand.known {
 		fields = append(fields, telemetry.Partition(inHand.partition))
-		dropped, _ := l.try(func(c *core.Core) { c.Drop(l.cfg.Now(), inHand.partition, ErrPanic) })
+		dropped, _ := l.try(func(c *core.Core) { c.Drop(l.cfg.Now(), inHand.partition, reason) })
 		if dropped == nil {
 			l.log.Error("the core panicked: its partition is dropped and acquired again", fields...)
 			return false
@@ -127,6 +146,6 @@ func (l *Loop) rebuild() {
 	}
 	slices.Sort(lost)
 	for _, p := range lost {
-		l.lost(core.LostPartition{Partition: p, Reason: ErrPanic})
+		l.lost(core.LostPartition{Partition: p, Reason: &PanicError{}})
 	}
 }

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ var probes = []string{"probe0", "probe1", "probe2", "probe3"}
 // newWorld starts a cluster; it ends with the test.
 func newWorld(t *testing.T, opt localcluster.Options) *world {
 	t.Helper()
-	opt.Headrace, opt.EtcdServer = headrace, etcdServer
+	opt.Headrace, opt.EtcdServer = cmp.Or(opt.Headrace, headrace), etcdServer
 	if opt.TTL == 0 {
 		opt.TTL = pick(3*time.Second, 5*time.Second)
 	}

@@ -34,7 +34,7 @@ func Hit(name string) { points().hit(name) }
 
 type action struct {
 	do    string        // kill, panic or sleep
-	at    int           // the hit that counts, from 1; 0: each
+	at    int           // the hit that counts, from 1; 0 ("*"): each
 	pause time.Duration // of sleep
 	hits  int           // guarded by table.mu
 }
@@ -69,7 +69,10 @@ func parse(s string) (*table, error) {
 		default:
 			return nil, fmt.Errorf("failpoint %q: want kill, panic or sleep", item)
 		}
-		if counted {
+		switch {
+		case counted && at == "*":
+			a.at = 0
+		case counted:
 			if a.at, err = strconv.Atoi(at); err != nil || a.at < 1 {
 				return nil, fmt.Errorf("failpoint %q: want a number of hits from 1", item)
 			}

@@ -31,6 +31,24 @@ func TestKillAtTheThirdHit(t *testing.T) {
 	}
 }
 
+// A place with @* is hit each time.
+func TestEveryHit(t *testing.T) {
+	p, err := parse("x=panic@*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("hit %d: no panic", i)
+				}
+			}()
+			p.hit("x")
+		}()
+	}
+}
+
 func TestParseRefusesWhatItDoesNotKnow(t *testing.T) {
 	for _, bad := range []string{"x", "x=", "x=boom", "x=kill@0", "x=kill@y", "x=sleep", "x=sleep:soon"} {
 		if _, err := parse(bad); err == nil {

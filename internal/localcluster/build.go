@@ -64,9 +64,9 @@ func buildTool(ctx context.Context, root, name, pkg string) (string, error) {
 	return bin, os.Rename(bin+".new", bin)
 }
 
-// BuildHeadrace builds this repository's binary to path.
-func BuildHeadrace(ctx context.Context, root, path string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/headrace")
+// BuildHeadrace builds this repository's binary to path, with build tags such as failpoint.
+func BuildHeadrace(ctx context.Context, root, path string, tags ...string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", strings.Join(tags, ","), "-o", path, "./cmd/headrace")
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build headrace: %w: %s", err, out)

@@ -29,6 +29,29 @@ func (m *Member) Passed(ctx context.Context, partition uint32) error {
 	return nil
 }
 
+// Caught notes what this node has caught of a partition that it holds: it is listed as quarantined until that has passed.
+// Below shard.LevelTenures nothing is written. Errors: ErrNotHeld.
+func (m *Member) Caught(ctx context.Context, partition uint32, c shard.Caught) error {
+	if m.Directory().Level < shard.LevelTenures {
+		return nil
+	}
+	t, there, err := m.tenure(ctx, partition)
+	if !there {
+		t = shard.Tenure{Node: m.cfg.Node.ID, Addr: m.cfg.Node.Addr} // it was calm: not open, a death now is no early one
+	}
+	if err == nil {
+		if t.Node != m.cfg.Node.ID { // a sole node's, which leaves none by its claims
+			t = shard.Tenure{Node: m.cfg.Node.ID, Addr: m.cfg.Node.Addr}
+		}
+		t.Caught = c
+		err = m.whileHeld(ctx, partition, Op{Key: m.keys.tenure(partition), Value: encode(t)})
+	}
+	if err != nil {
+		return fmt.Errorf("note what was caught of partition %d: %w", partition, err)
+	}
+	return nil
+}
+
 // Calm ends the tenure of a partition that this node has had for shard.TenureCalm, and a quarantine with it. Errors:
 // ErrNotHeld.
 func (m *Member) Calm(ctx context.Context, partition uint32) error {

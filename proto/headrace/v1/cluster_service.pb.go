@@ -764,7 +764,7 @@ func (x *Node) GetAlarms() []*Alarm {
 // Alarm is something that a person must put right.
 type Alarm struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as xmin_pinned, store_down, store_slow, etcd_unreachable, disk.
+	// Such as xmin_pinned, store_down, store_slow, etcd_unreachable, disk, core_panic.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// What of: a database's name, a partition's number; empty where there is one only.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
@@ -920,7 +920,8 @@ type Partition struct {
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Epoch  uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// One of opening, open, owned (by a node that has told nothing of it yet), none, quarantined (its owners died
-	// soon after they opened it; the node is empty while nobody may open it).
+	// soon after they opened it, the node is empty while nobody may open it; or its owner caught a panic over it, and
+	// opens it again with a back-off).
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// Due and not running.
 	Backlog int64 `protobuf:"varint,5,opt,name=backlog,proto3" json:"backlog,omitempty"`
@@ -930,9 +931,9 @@ type Partition struct {
 	// Which database holds it.
 	Database string          `protobuf:"bytes,8,opt,name=database,proto3" json:"database,omitempty"`
 	Intake   PartitionIntake `protobuf:"varint,9,opt,name=intake,proto3,enum=headrace.v1.PartitionIntake" json:"intake,omitempty"`
-	// Quarantined: why, for people.
+	// Quarantined, or lately so: why, for people.
 	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Quarantined and not open: when it is opened next, by the leader's clock. Absent: at once, or it is open.
+	// Quarantined and not open: when it is opened next, by the leader's or its owner's clock. Absent: at once, or it is open.
 	NextTryTime   *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=next_try_time,json=nextTryTime,proto3" json:"next_try_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
