@@ -177,7 +177,7 @@ func (n *Node) build(res *resources) (err error) {
 		db.watched = &watchedStore{Store: db.store, now: n.clock.Now}
 		dbs = append(dbs, loop.Database{Name: db.Name, Store: db.watched})
 	}
-	life := peer.RosterLife(n.cfg.TTL)
+	life := ownership.RosterLife(n.cfg.TTL)
 	if !res.sole {
 		n.roster = peer.NewRoster(peer.RosterConfig{Life: life, Now: n.clock.Now, Directory: n.member.Directory,
 			Listed: func(run, upTo uint64) { n.loop.Listed(run, upTo) }})

@@ -340,11 +340,7 @@ func (o *owners) take(ctx context.Context, id uint32, above store.Epoch) (core.A
 		return a, nil, err
 	}
 	a.Database, a.Suspects = index, d.condemned
-	// An owner before this one that had not finished its own takeover does not know all who may hold a try.
-	from := a.Epoch - 1
-	if session != 0 && o.keys.Session() == session && from > 0 && a.Recovered.Partition.Floor == from {
-		a.Executors, a.Complete = o.roster(id, from, session, a.RaisedAt)
-	}
+	ownership.Complete(&a, session, o.keys.Session(), o.roster)
 	return a, d.careful, nil
 }
 

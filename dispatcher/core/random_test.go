@@ -14,15 +14,21 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-var flagSeed = flag.Uint64("seed", 0, "run this seed of TestRandom only")
+var (
+	flagSeed  = flag.Uint64("seed", 0, "run this seed of TestRandom only; with -seeds: this one and the next")
+	flagSeeds = flag.Int("seeds", 0, "how many seeds TestRandom runs; 0: 25")
+)
 
 // Whatever happens, in whatever order: the core's own books are right after each step, every task ends
 // once the faults stop, and none is started after its end. internal/sim has the real executors and
 // the protocol's oracle; this one is quick, and small windows make every path of them come up.
 func TestRandom(t *testing.T) {
-	seeds, first := 25, uint64(1)
-	if *flagSeed != 0 {
-		seeds, first = 1, *flagSeed
+	seeds, first := *flagSeeds, max(*flagSeed, 1)
+	switch {
+	case seeds == 0 && *flagSeed != 0:
+		seeds = 1
+	case seeds == 0:
+		seeds = 25
 	}
 	for i := range seeds {
 		seed := first + uint64(i)

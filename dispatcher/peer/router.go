@@ -30,7 +30,7 @@ type Config struct {
 	Dial   []grpc.DialOption
 	Logger *zap.Logger // nil: silent
 
-	// RosterLife is how long a peer's roster may be used (RosterLife); 0: this node takes nothing over. Else Session
+	// RosterLife is how long a peer's roster may be used (ownership.RosterLife); 0: this node takes nothing over. Else Session
 	// says which session of the membership this is (0: none), and Now is a clock that counts suspends.
 	RosterLife time.Duration
 	Session    func() int64
