@@ -336,7 +336,9 @@ func (c *Core) apply(p *partition, ch *store.Change, pc *pendingChange, existing
 		return
 	}
 	c.inHand(p.id, it.t.ID)
-	it.pend--
+	if it.pend--; it.pend == 0 {
+		c.unkeep(it)
+	}
 	it.disk = ch.Task
 	p.count(ch.Old, -1)
 	switch pc.then {

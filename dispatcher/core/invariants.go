@@ -8,7 +8,7 @@ import (
 // costs O(everything).
 func (c *Core) Check() error {
 	bytes, paused := 0, 0
-	running := map[*executor]int{}
+	running, deciding := map[*executor]int{}, map[*executor]int{}
 	for _, p := range c.order {
 		if p.dead || c.parts[p.id] != p {
 			return fmt.Errorf("partition %d is in the order and not held", p.id)
@@ -19,6 +19,9 @@ func (c *Core) Check() error {
 				return fmt.Errorf("%v lies under number %d of partition %d", it.t.ID, seq, p.id)
 			}
 			bytes += it.size
+			if it.deciding != nil {
+				deciding[it.deciding]++
+			}
 			if (it.try != nil) != (it.place == atFlight) {
 				return fmt.Errorf("%v is at %d, its try %v", it.t.ID, it.place, it.try)
 			}
@@ -90,6 +93,9 @@ func (c *Core) Check() error {
 	for id, x := range c.executors {
 		if x.flying.n != running[x] {
 			return fmt.Errorf("executor %x counts %d tries, there are %d", id, x.flying.n, running[x])
+		}
+		if x.deciding != deciding[x] {
+			return fmt.Errorf("executor %x counts %d decisions, there are %d", id, x.deciding, deciding[x])
 		}
 	}
 	for _, s := range c.opened {

@@ -39,6 +39,7 @@ type item struct {
 	// While a decision is on its way: whom to tell that it is on disk.
 	answer      *executor
 	answerToken task.Token
+	deciding    *executor // whose try the decision is about: the roster has it until then
 
 	late        []sessionClaim // claims that are answered after that
 	waiting     []Cancel       // asked for while a decision was on its way, or unanswered by R16

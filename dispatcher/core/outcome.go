@@ -112,6 +112,7 @@ func (c *Core) endRow(it *item, t *store.Task, class task.Class, message string)
 	y := it.try
 	t.LastToken = y.token
 	t.Record = nil
+	c.keepListed(it, y.executor)
 	if mutant.On("record-late") && !y.recordAt.IsZero() && !y.ackedAt.IsZero() { // it was to be written behind
 		t.Record = &store.Record{Token: y.token, Executor: y.executor.id, StartedAt: y.ackedAt}
 	}

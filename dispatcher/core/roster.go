@@ -32,6 +32,25 @@ func (c *Core) delist(x *executor) {
 	}
 }
 
+// keepListed keeps the executor of a try in the roster until the decision about it is on disk: should this node die
+// before, the executor holds an outcome that its successor has to ask for.
+func (c *Core) keepListed(it *item, x *executor) {
+	if mutant.On("undecided-delisted") {
+		return
+	}
+	c.unkeep(it)
+	it.deciding = x
+	x.deciding++
+}
+
+func (c *Core) unkeep(it *item) {
+	if x := it.deciding; x != nil {
+		it.deciding = nil
+		x.deciding--
+		c.forgetExecutor(x)
+	}
+}
+
 // hold and unhold say for which epochs the roster is complete.
 func (c *Core) hold(p *partition) {
 	if c.cfg.Roster {

@@ -12,12 +12,13 @@ import (
 )
 
 // executor is one executor process, by the id that is new at each start (R6). It is known while it has
-// a session or tries.
+// a session or tries, or decisions about its tries are on their way to disk.
 type executor struct {
 	id         string
 	name       string
 	session    *session  // the newest; nil: none
 	flying     items     // its tries, of all its sessions, oldest first
+	deciding   int       // tries that have ended here, and not on disk yet
 	answeredAt time.Time // when a beat of it was answered last
 	number     uint64    // of its RosterChange
 	listed     bool      // successors know of it: it may get pushes (roster.go)
@@ -92,9 +93,9 @@ func (c *Core) executorOf(id, name string) *executor {
 	return x
 }
 
-// forgetExecutor drops what has neither a session nor a try.
+// forgetExecutor drops what has neither a session nor a try that is undecided.
 func (c *Core) forgetExecutor(x *executor) {
-	if x.session == nil && x.flying.n == 0 && c.executors[x.id] == x {
+	if x.session == nil && x.flying.n == 0 && x.deciding == 0 && c.executors[x.id] == x {
 		delete(c.executors, x.id)
 		c.delist(x)
 	}

@@ -144,6 +144,7 @@ func (c *Core) leaveMemory(it *item) {
 	if it.try != nil {
 		c.endTry(it)
 	}
+	c.unkeep(it)
 	it.place = atNowhere
 	if p.items[seq] != it {
 		return

@@ -165,6 +165,7 @@ func (m *membership) see(s *snapshot) {
 		return
 	}
 	m.view = s
+	n.rosters.directory()
 	if m.lease == nil {
 		return
 	}

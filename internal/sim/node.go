@@ -16,6 +16,7 @@ type node struct {
 	core       *core.Core
 	table      *ownership.Table
 	membership membership
+	rosters    rosters
 	acquiring  []*acquisition // by partition
 	owns       []bool         // the loop has the partition
 	tenure     []int          // grows with each time that it got it
@@ -41,6 +42,7 @@ func (n *node) start() {
 	w := n.w
 	n.up, n.draining, n.tickAt, n.pausedUntil = true, false, 0, 0
 	n.life++
+	n.rosters = newRosters(n)
 	n.core = core.New(n.config())
 	n.table = ownership.New()
 	n.membership = newMembership(n)
@@ -55,11 +57,13 @@ func (n *node) start() {
 	n.watches = map[core.WatchID]*watch{}
 	w.log(n.name, "start", "life %d", n.life)
 	n.membership.join(nil, 0)
+	n.rosters.begin()
 }
 
 func (n *node) config() core.Config {
 	cfg := n.w.plan.config
 	cfg.Random = n.w.rand.Uint64
+	cfg.Roster = n.rosters.own != nil
 	return cfg
 }
 
@@ -151,6 +155,7 @@ func (n *node) arm() {
 // perform turns effects into what happens.
 func (n *node) perform(fx *core.Effects) {
 	w := n.w
+	n.rosters.changed(fx.Roster)
 	for _, s := range fx.Send {
 		if st := n.streams[s.Session]; st != nil {
 			w.oracle.sent(n, st, s.Message)

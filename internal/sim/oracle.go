@@ -15,6 +15,8 @@ type oracle struct {
 	tasks    map[task.ID]*truth
 	order    []*truth // in the order in which they were stored
 	raises   [][]raise
+	floors   []store.Epoch      // by partition, on disk
+	early    int                // takeovers whose grace ended before its time
 	tokens   map[partToken]bool // started
 	starts   int
 	activeAt time.Duration // of the last end of a handler, or change of a row
@@ -83,7 +85,7 @@ type run struct {
 const expirySlack = 50 * time.Millisecond
 
 func newOracle(w *world) oracle {
-	return oracle{w: w, tasks: map[task.ID]*truth{}, raises: make([][]raise, w.plan.partitions), tokens: map[partToken]bool{},
+	return oracle{w: w, tasks: map[task.ID]*truth{}, raises: make([][]raise, w.plan.partitions), floors: make([]store.Epoch, w.plan.partitions), tokens: map[partToken]bool{},
 		answeredAt: map[key]time.Duration{}, heardAt: map[key]time.Duration{}, saidEpoch: map[key]store.Epoch{},
 		silences: map[key][]silence{}}
 }
@@ -158,6 +160,8 @@ func (o *oracle) started(x *executor, et *engineTry) *run {
 		w.fail("R2: %s starts, and %s is decided", name, tokenText(row.LastToken))
 	case o.saidEpoch[key{x, x.life, et.ID.Partition()}] > et.Token.Epoch:
 		w.fail("R5: %s starts on %s, which has answered for epoch %d", name, x.name, o.saidEpoch[key{x, x.life, et.ID.Partition()}])
+	case o.floors[et.ID.Partition()] > et.Token.Epoch:
+		w.fail("R12: %s starts, and the grace of epoch %d is over", name, o.floors[et.ID.Partition()])
 	case row.State.Terminal():
 		w.fail("P1: %s starts and is %v", name, row.State)
 	case t.cancelAnswered:

@@ -22,6 +22,9 @@ const (
 // applied judges what a part has changed on disk.
 func (o *oracle) applied(part *store.Part, res store.PartResult) {
 	o.activeAt = o.w.now
+	if part.Floor > o.floors[part.Partition] {
+		o.floored(part)
+	}
 	for i := range part.Changes {
 		c := &part.Changes[i]
 		if c.Op == store.PutFunc || res.Existing[i] != nil || res.Busy[i] {
@@ -39,6 +42,31 @@ func (o *oracle) applied(part *store.Part, res store.PartResult) {
 		}
 		o.changed(part, t, &row)
 		t.row = &row
+	}
+}
+
+// floored judges the end of a takeover's grace: before its time only once every process that holds a try of an
+// earlier owner has answered, so that it is adopted or recorded (R12, R14).
+func (o *oracle) floored(part *store.Part) {
+	p := part.Partition
+	o.floors[p] = part.Floor
+	es := o.raises[p]
+	at := slices.IndexFunc(es, func(ra raise) bool { return ra.epoch == part.Floor })
+	if at < 0 || es[at].orderly || o.w.now-es[at].at >= o.w.plan.least(1500*time.Millisecond) {
+		return
+	}
+	o.early++
+	for _, t := range o.order {
+		if t.row.ID.Partition() != p || t.row.State.Terminal() {
+			continue
+		}
+		for _, r := range t.runs {
+			said := o.saidEpoch[key{r.x, r.life, p}]
+			if r.token.Epoch < part.Floor && r.held() && r.token.After(t.row.LastToken) && !r.recorded() && said < part.Floor {
+				o.w.fail("R12: the grace of epoch %d ends after %v, and %s, which holds %s %s, knows epoch %d only", part.Floor, o.w.now-es[at].at,
+					r.x.name, short(t.row.ID), tokenText(r.token), said)
+			}
+		}
 	}
 }
 

@@ -35,8 +35,8 @@ func (n *node) own() {
 	}
 	for _, a := range fx.Acquired {
 		p := a.Recovered.Partition.ID
-		n.w.log(n.name, "acquired", "partition %d epoch %d, %d recorded, %d cancels, %d flows", p, a.Epoch,
-			len(a.Recovered.Recorded), len(a.Recovered.Cancels), len(a.Flows))
+		n.w.log(n.name, "acquired", "partition %d epoch %d, %d recorded, %d cancels, %d flows; %d executors, complete %v", p, a.Epoch,
+			len(a.Recovered.Recorded), len(a.Recovered.Cancels), len(a.Flows), len(a.Executors), a.Complete)
 		n.mail(func() {
 			n.owns[p] = true
 			n.tenure[p]++
@@ -89,6 +89,7 @@ type acquisition struct {
 	yield     func(func()) bool
 	waiting   int // number of the door that it waits at
 	err       error
+	session   int64 // of the membership, when it began
 	state     core.Acquired
 }
 
@@ -101,6 +102,7 @@ func (n *node) acquire(s ownership.Start) {
 		a.state, a.err = ownership.Acquire(a)
 	})
 	begin := func() {
+		a.session = n.membership.lease.session()
 		w.on(&n.process, acquireMax, func() { a.interrupt(errTooSlow) })
 		a.step(nil)
 	}
@@ -133,6 +135,8 @@ func (a *acquisition) step(err error) {
 	a.state.Database = n.w.plan.database(a.partition)
 	if a.err != nil {
 		n.w.log(n.name, "acquire", "partition %d: %v", a.partition, a.err)
+	} else {
+		ownership.Complete(&a.state, a.session, n.membership.lease.session(), n.rosters.executors)
 	}
 	n.table.Ended(n.clock(n.w.now), a.partition, a.state, a.err)
 	n.own()

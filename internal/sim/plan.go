@@ -61,6 +61,7 @@ type plan struct {
 	partitions int
 	databases  int
 	sole       bool // one node, which revokes its predecessor's lease
+	roster     bool // nodes tell each other who may hold a try (ADR 24)
 	slots      int
 	tasks      int
 	functions  []functionPlan
@@ -96,6 +97,7 @@ func newPlan(seed uint64, r *rand.Rand, without, only []string) *plan {
 		faults:     map[string]bool{},
 	}
 	p.sole = p.nodes == 1 && r.IntN(2) == 0
+	p.roster = !p.sole && r.IntN(5) > 0
 	p.joinDelay = time.Duration(r.IntN(5000)) * time.Millisecond
 	if p.bursts {
 		p.tasks += r.IntN(200)

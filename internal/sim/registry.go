@@ -12,10 +12,11 @@ const leaseTTL = 5 * time.Second
 
 // lease is one session of one node's membership. Keys hang on it.
 type lease struct {
-	n     *node
-	id    shard.NodeID
-	until time.Duration
-	gone  bool
+	n      *node
+	id     shard.NodeID
+	number int64 // as the session of a membership
+	until  time.Duration
+	gone   bool
 }
 
 // memberKey is members/<id>.
@@ -43,9 +44,10 @@ type snapshot struct {
 // registry is etcd: linearizable keys on leases. It does not fail; messages to it and from it do, and all of
 // it can be out of reach.
 type registry struct {
-	w    *world
-	now  *snapshot
-	down time.Duration // nobody reaches it before
+	w      *world
+	now    *snapshot
+	down   time.Duration // nobody reaches it before
+	leases int64
 }
 
 func newRegistry(w *world) *registry {
@@ -68,7 +70,8 @@ func (g *registry) write(change func(s *snapshot)) {
 
 // grant makes a lease and announces its node.
 func (g *registry) grant(n *node, id shard.NodeID) *lease {
-	l := &lease{n: n, id: id, until: g.w.now + leaseTTL}
+	g.leases++
+	l := &lease{n: n, id: id, number: g.leases, until: g.w.now + leaseTTL}
 	g.write(func(s *snapshot) { s.members = append(s.members, memberKey{lease: l, draining: n.draining}) })
 	g.watch(l)
 	return l

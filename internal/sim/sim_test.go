@@ -48,12 +48,13 @@ func check(t *testing.T, seed uint64) (ok bool, r Result) {
 func TestSim(t *testing.T) {
 	began := time.Now()
 	var events uint64
-	seeds, starts := 0, 0
+	seeds, starts, early := 0, 0, 0
 	run := func(seed uint64) bool {
 		ok, r := check(t, seed)
 		seeds++
 		events += r.Events
 		starts += r.Starts
+		early += r.Early
 		return ok
 	}
 	switch {
@@ -90,7 +91,7 @@ func TestSim(t *testing.T) {
 		}
 	}
 	took := time.Since(began)
-	t.Logf("%d seeds, %d events, %d handler starts in %v: %.0f seeds a minute", seeds, events, starts, took.Round(time.Millisecond),
+	t.Logf("%d seeds, %d events, %d handler starts, %d graces ended early in %v: %.0f seeds a minute", seeds, events, starts, early, took.Round(time.Millisecond),
 		float64(seeds)/took.Minutes())
 }
 

@@ -30,6 +30,7 @@ type Result struct {
 	Events  uint64
 	Virtual time.Duration
 	Starts  int // of handlers
+	Early   int // takeovers whose grace ended before its time (ADR 24)
 }
 
 // Run runs one seed. A seed that fails is run once more with its trace on.
@@ -130,7 +131,7 @@ func (w *world) run() {
 }
 
 func (w *world) result() Result {
-	return Result{Seed: w.plan.seed, Failure: w.failure, Plan: w.plan.String(), Events: w.events, Virtual: w.now, Starts: w.oracle.starts}
+	return Result{Seed: w.plan.seed, Failure: w.failure, Plan: w.plan.String(), Events: w.events, Virtual: w.now, Starts: w.oracle.starts, Early: w.oracle.early}
 }
 
 // dump shows the cores as they are at the end.
