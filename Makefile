@@ -65,7 +65,7 @@ bench-peers: build ## Headrace beside River and Asynq, a quarter of an hour (ARG
 	cd bench && $(GO) build -o ../bin/bench-peers .
 	./bin/bench-peers -headrace bin/headrace -out bench/results/latest.json -page docs/benchmarks.md $(ARGS)
 
-bench-pinned: ## Postgres while somebody's transaction pins xmin for PINNED (10m): CPU a task at the end and at the start
+bench-pinned: ## Postgres while somebody's transaction pins xmin for PINNED (10m), and another without, in turns: CPU a task
 	HEADRACE_PINNED=$(or $(PINNED),10m) $(GO) test -run '^$$' -bench Pinned -benchtime 1x -timeout 30m ./store/pgstore
 
 ci: check generate-check test ## what .ci/run does

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ var tuned = []string{"shared_buffers=2GB", "max_wal_size=8GB", "min_wal_size=2GB
 // BenchmarkCycle is the life of a task as the store sees it: each commit inserts a batch and finishes
 // the one before. One operation is one task. HEADRACE_WAL=1 shows what the log holds, by record and relation.
 func BenchmarkCycle(b *testing.B) {
-	s, err := pgtest.New(tuned...)
+	s, err := pgtest.New(append(tuned, strings.Fields(os.Getenv("HEADRACE_PGSET"))...)...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func BenchmarkBacklog(b *testing.B) {
 	if n, err := strconv.Atoi(os.Getenv("HEADRACE_ROWS")); err == nil {
 		rows = n
 	}
-	server, err := pgtest.New(tuned...)
+	server, err := pgtest.New(append(tuned, strings.Fields(os.Getenv("HEADRACE_PGSET"))...)...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -220,62 +221,83 @@ func getAll(b *testing.B, s *Store, ts []*store.Task) {
 	}
 }
 
-// BenchmarkPinned is the cycle while somebody's transaction keeps every dead row in place: the CPU a task of the first
-// fifth and of the last, with a refill of 256 rows and a recovery after each commit of 1,000.
-// HEADRACE_PINNED=10m makes it last that long (`make bench-pinned`).
+// BenchmarkPinned is the cycle on two servers in turns, half a second each, so that both see the same machine: on one, somebody's
+// transaction keeps every dead row in place. The CPU a task, with a refill of 256 rows after each commit of 1,000, of the client and of all of the
+// server's processes, autovacuum among them. HEADRACE_PINNED=10m is how long it lasts (`make bench-pinned`); else 20 turns.
 func BenchmarkPinned(b *testing.B) {
-	server, err := pgtest.New(tuned...)
-	if err != nil {
-		b.Fatal(err)
+	type side struct {
+		server    *pgtest.Server
+		s         *Store
+		l         *load
+		own       int64 // CPU of the client
+		tasks     int
+		last      time.Duration // of the server, at the end of the part before
+		lastOwn   int64
+		lastTasks int
+		now       float64
 	}
-	defer server.Close()
-	s := open(b, server.DSN(server.Database(b)))
-	if _, err := s.Acquire(b.Context(), 1, 0); err != nil {
-		b.Fatal(err)
+	var sides [2]*side // pinned, free
+	for i := range sides {
+		server, err := pgtest.New(append(tuned, strings.Fields(os.Getenv("HEADRACE_PGSET"))...)...)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer server.Close()
+		d := &side{server: server, s: open(b, server.DSN(server.Database(b))), l: newLoad(10)}
+		sides[i] = d
+		if _, err := d.s.Acquire(b.Context(), 1, 0); err != nil {
+			b.Fatal(err)
+		}
+		d.l.commit(b, d.s, d.l.next(1000))
+		if i > 0 {
+			d.last = server.CPU()
+			continue
+		}
+		pin, err := d.s.pool.Begin(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer pin.Rollback(b.Context())
+		if _, err := pin.Exec(b.Context(), "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := pin.Exec(b.Context(), "SELECT count(*) FROM headrace.partitions"); err != nil {
+			b.Fatal(err)
+		}
+		d.last = server.CPU()
 	}
-	l := newLoad(10)
-	l.commit(b, s, l.next(1000))
-	pin, err := s.pool.Begin(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer pin.Rollback(b.Context())
-	if _, err := pin.Exec(b.Context(), "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
-		b.Fatal(err)
-	}
-	if _, err := pin.Exec(b.Context(), "SELECT count(*) FROM headrace.partitions"); err != nil {
-		b.Fatal(err)
-	}
-	used := func() time.Duration { return time.Duration(cpuTime()) + server.CPU() }
-	fifth := max(b.N/5000, 1) // commits
 	limit, err := time.ParseDuration(os.Getenv("HEADRACE_PINNED"))
 	if err != nil {
-		limit = 0 // by the number of tasks
+		limit = 10 * time.Second
 	}
-	first := 0.0
 	b.ResetTimer()
+	var sum [2]float64
 	for part := range 5 {
-		before, began, commits := used(), time.Now(), 0
-		for commits < fifth || time.Since(began) < limit/5 {
-			commits++
-			f, k := l.running[0].Flow(), l.running[0].Key()
-			l.commit(b, s, append(l.finish(), l.next(1000)...))
-			if _, _, err := s.Ready(b.Context(), 1, f, k, 256, 1<<20, 1<<16); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := s.Recover(b.Context(), 1); err != nil {
-				b.Fatal(err)
+		for began := time.Now(); time.Since(began) < limit/5; {
+			for _, d := range sides {
+				at, turn := cpuTime(), time.Now()
+				for time.Since(turn) < 500*time.Millisecond {
+					f, k := d.l.running[0].Flow(), d.l.running[0].Key()
+					d.l.commit(b, d.s, append(d.l.finish(), d.l.next(1000)...))
+					if _, _, err := d.s.Ready(b.Context(), 1, f, k, 256, 1<<20, 1<<16); err != nil {
+						b.Fatal(err)
+					}
+					d.tasks += 1000
+				}
+				d.own += cpuTime() - at
 			}
 		}
-		us := float64((used() - before).Microseconds()) / float64(commits*1000)
-		b.Logf("part %d: %.1f us of CPU a task, %.0f tasks/s", part+1, us, float64(commits*1000)/time.Since(began).Seconds())
-		switch part {
-		case 0:
-			first = us
-			b.ReportMetric(us, "first-us/task")
-		case 4:
-			b.ReportMetric(us, "last-us/task")
-			b.ReportMetric(us/first, "last/first")
+		for i, d := range sides {
+			cpu := d.server.CPU()
+			us := (float64(d.own-d.lastOwn)/1e3 + float64((cpu - d.last).Microseconds())) / float64(d.tasks-d.lastTasks)
+			d.last, d.lastOwn, d.lastTasks, d.now = cpu, d.own, d.tasks, us
+			sum[i] += us / 5
 		}
+		b.Logf("part %d: %.1f us of CPU a task pinned, %.1f free, ratio %.2f (%d and %d tasks so far)", part+1, sides[0].now, sides[1].now,
+			sides[0].now/sides[1].now, sides[0].tasks, sides[1].tasks)
 	}
+	b.ReportMetric(sum[0], "pinned-us/task")
+	b.ReportMetric(sum[1], "free-us/task")
+	b.ReportMetric(sum[0]/sum[1], "pinned/free")
+	b.ReportMetric(sides[0].now/sides[1].now, "at-last")
 }

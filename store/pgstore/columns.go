@@ -9,7 +9,7 @@ type columns struct {
 	nTenant, nFunction, nPartition, nBand                               array
 	bPartition, bBlock                                                  array
 	kTenant, kClient, kID, kPart, kFlow, kReady, kDue, kBytes           array
-	iID, iPlace, iSort, iList, iCreated, iMark, iPayload, iBody         array
+	iID, iNum, iPlace, iSort, iList, iCreated, iMark, iPayload, iBody   array
 	uID, uPlace, uSort, uList, uCreated, uMark, uKeep, uPayload, uBody  array
 	dID                                                                 array
 	hID, hBlock, hList, hCreated, hMask, hSpan, hSole, hKeyed, hMove    array
@@ -50,12 +50,11 @@ func (c *columns) init() {
 	add(oidInt4, &c.kPart, &c.kFlow)
 	add(oidInt8, &c.kReady, &c.kDue, &c.kBytes)
 	add(oidUUID, &c.iID)
-	add(oidInt8, &c.iPlace, &c.iSort, &c.iList, &c.iCreated)
-	add(oidBool, &c.iMark)
+	add(oidInt8, &c.iNum, &c.iPlace, &c.iSort, &c.iList, &c.iCreated, &c.iMark)
 	add(oidBytea, &c.iBody, &c.iPayload)
 	add(oidUUID, &c.uID)
-	add(oidInt8, &c.uPlace, &c.uSort, &c.uList, &c.uCreated)
-	add(oidBool, &c.uMark, &c.uKeep)
+	add(oidInt8, &c.uPlace, &c.uSort, &c.uList, &c.uCreated, &c.uMark)
+	add(oidBool, &c.uKeep)
 	add(oidBytea, &c.uPayload, &c.uBody)
 	add(oidUUID, &c.dID)
 	c.all = append(c.all, nil, nil)

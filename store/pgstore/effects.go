@@ -262,6 +262,7 @@ func (w *writer) write(n *effect, at int, today int32) {
 		w.pack(n)
 	case n.inserted():
 		c.iID.raw(t.ID[:])
+		c.iNum.int64(int64(t.ID.Seq()))
 		w.hot(n, &c.iPlace, &c.iSort, &c.iList, &c.iCreated, &c.iMark, &c.iBody)
 		c.iPayload.data(n.bytes())
 	default:
@@ -297,7 +298,11 @@ func (w *writer) hot(n *effect, place, sort, list, created, mark, body *array) {
 		list.int64(n.flow.list | int64(t.State))
 		created.int64(t.CreatedAt.UnixMicro())
 	}
-	mark.bool(t.Record != nil || t.Cancel != nil)
+	if t.Record != nil || t.Cancel != nil {
+		mark.int64(int64(partition))
+	} else {
+		mark.null()
+	}
 	body.encode(func(dst []byte) []byte { return encodeHot(dst, t, isPlain) })
 }
 

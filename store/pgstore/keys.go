@@ -73,18 +73,23 @@ func listBase(tenant, function string) int64 {
 
 func labelKey(tenant, label string) int64 { return int64(hash("label", tenant, label)) }
 
-const randomBits = 1<<48 - 1
-
-// lastID is the largest id of a number, firstID the smallest.
-func lastID(partition uint32, seq uint64) task.ID  { return task.NewID(partition, seq, randomBits) }
-func firstID(partition uint32, seq uint64) task.ID { return task.NewID(partition, seq, 0) }
-
 // behind turns a cursor into the place that rows must be behind: the zero one is the start.
-func behind(partition uint32, after store.Key) (sort int64, id task.ID) {
+func behind(after store.Key) (sort, num int64) {
 	if after == (store.Key{}) {
-		return math.MinInt64, task.ID{}
+		return math.MinInt64, 0
 	}
-	return after.Sort, lastID(partition, after.Seq)
+	return after.Sort, int64(min(after.Seq, math.MaxInt64))
+}
+
+// under is the number that tasks of a partition must be under to come before an id.
+func under(partition uint32, id task.ID) int64 {
+	switch p := id.Partition(); {
+	case partition < p:
+		return math.MaxInt64
+	case partition > p:
+		return math.MinInt64
+	}
+	return int64(id.Seq())
 }
 
 const (

@@ -63,7 +63,8 @@ type lister struct {
 	created int64
 	id      task.ID
 
-	hot, places, old []int64 // ranges of the indexes
+	hot, places, old []int64  // ranges of the indexes
+	partitions       []uint32 // of places
 }
 
 // ranges finds the ranges that the filter leaves open.
@@ -76,6 +77,7 @@ func (l *lister) ranges(ctx context.Context) error {
 		_, err := pgx.ForEachRow(rows, []any{&function, &partition, &band}, func() error {
 			if st := l.f.State; !l.f.Finished && (st == task.StateUnspecified || st == task.Queued) {
 				f := store.Flow{Tenant: l.f.Tenant, Function: function, Band: task.Band(band)}
+				l.partitions = append(l.partitions, uint32(partition))
 				l.places = append(l.places, plainPlace(readyPlace(uint32(partition), f)))
 			}
 			if seen[function] {
@@ -108,7 +110,11 @@ func (l *lister) live(ctx context.Context) (ts []*store.Task, err error) {
 	for {
 		query, args := "LabelHot", []any{labelKey(l.f.Tenant, l.f.Label), created, id, int64(l.limit)}
 		if l.f.Label == "" {
-			query, args = "ListHot", []any{l.hot, created, id, int64(l.limit), l.places, plainAge, max(created, created+plainAge)}
+			nums := make([]int64, len(l.places))
+			for i, p := range l.partitions {
+				nums[i] = under(p, id)
+			}
+			query, args = "ListHot", []any{l.hot, created, id, int64(l.limit), l.places, plainAge, max(created, created+plainAge), nums}
 		}
 		read := 0
 		err := l.s.read(ctx, query, args, func(rows pgx.Rows) error {

@@ -51,7 +51,7 @@ func (s *Store) recover(ctx context.Context, partition uint32) (*store.Recovered
 		return nil, err
 	}
 	var marked []*store.Task
-	err = s.read(ctx, "Marked", []any{firstID(partition, 0), lastID(partition, task.MaxSeq)}, func(rows pgx.Rows) (err error) {
+	err = s.read(ctx, "Marked", []any{id}, func(rows pgx.Rows) (err error) {
 		marked, err = collect(rows)
 		return err
 	})
@@ -87,7 +87,7 @@ func (s *Store) Flows(ctx context.Context, partition uint32) ([]store.FlowStat, 
 func (s *Store) Ready(ctx context.Context, partition uint32, f store.Flow, after store.Key, limit, maxBytes, inline int) ([]*store.Task, bool, error) {
 	want := func(t *store.Task) bool { return t.Ready() && t.Flow() == f }
 	place := readyPlace(partition, f)
-	rows, more, err := s.page(ctx, partition, [2]int64{place, plainPlace(place)}, after, math.MaxInt64, limit, maxBytes, inline, want)
+	rows, more, err := s.page(ctx, [2]int64{place, plainPlace(place)}, after, math.MaxInt64, limit, maxBytes, inline, want)
 	if err != nil {
 		return nil, false, fmt.Errorf("ready tasks of partition %d: %w", partition, classify(err))
 	}
@@ -97,7 +97,7 @@ func (s *Store) Ready(ctx context.Context, partition uint32, f store.Flow, after
 // Due implements store.Store.
 func (s *Store) Due(ctx context.Context, partition uint32, after store.Key, until time.Time, limit, maxBytes, inline int) ([]*store.Task, bool, error) {
 	want := func(t *store.Task) bool { return !t.Ready() }
-	rows, more, err := s.page(ctx, partition, [2]int64{duePlace(partition), noPlace}, after, until.UnixMicro(), limit, maxBytes, inline, want)
+	rows, more, err := s.page(ctx, [2]int64{duePlace(partition), noPlace}, after, until.UnixMicro(), limit, maxBytes, inline, want)
 	if err != nil {
 		return nil, false, fmt.Errorf("due tasks of partition %d: %w", partition, classify(err))
 	}
@@ -106,14 +106,14 @@ func (s *Store) Due(ctx context.Context, partition uint32, after store.Key, unti
 
 // page reads rows of two places as one. Rows that are not wanted are another flow's, of the same hash: so
 // unlikely that a page may end early for them, but it is never wrong.
-func (s *Store) page(ctx context.Context, partition uint32, places [2]int64, after store.Key, until int64, limit, maxBytes, inline int,
+func (s *Store) page(ctx context.Context, places [2]int64, after store.Key, until int64, limit, maxBytes, inline int,
 	want func(*store.Task) bool) (ts []*store.Task, more bool, err error) {
 	ctx, cancel := s.reading(ctx)
 	defer cancel()
 	for limit > 0 {
-		sort, id := behind(partition, after)
+		sort, num := behind(after)
 		read, total := 0, 0
-		args := []any{places[0], sort, id, until, int64(limit) + 1, int64(maxBytes), int64(inline), places[1]}
+		args := []any{places[0], sort, num, until, int64(limit) + 1, int64(maxBytes), int64(inline), places[1]}
 		err := s.read(ctx, "Page", args, func(rows pgx.Rows) error {
 			for rows.Next() {
 				var r row

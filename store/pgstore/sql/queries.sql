@@ -29,7 +29,7 @@ SELECT body FROM headrace.functions WHERE partition = $1::bigint ORDER BY tenant
 
 -- name: Marked
 -- index: hot_mark
-SELECT id, body, CASE WHEN list IS NULL THEN sort END FROM headrace.hot WHERE mark AND id >= $1::uuid AND id <= $2::uuid ORDER BY id;
+SELECT id, body, CASE WHEN list IS NULL THEN sort END FROM headrace.hot WHERE mark = $1::bigint ORDER BY mark, num;
 
 -- name: Flows
 -- What is folded, and the deltas of at most 256 commits. index: flows_pkey, counts_pkey
@@ -49,27 +49,27 @@ HAVING sum(ready) > 0;
 -- its payload if that is inline; one more comes without, to show that there is more. index: hot_place
 SELECT id, body, plain, CASE WHEN n = 1 OR total <= $6::bigint THEN CASE WHEN len <= $7::bigint THEN payload END END, len
 FROM (
-    SELECT sort, id, body, plain, payload, len, row_number() OVER w AS n,
+    SELECT sort, num, id, body, plain, payload, len, row_number() OVER w AS n,
            sum(CASE WHEN len <= $7::bigint THEN len ELSE 0 END) OVER w AS total
     FROM (
-        SELECT sort, id, body, CASE WHEN list IS NULL THEN sort END AS plain, payload, coalesce(octet_length(payload), 0) AS len
+        SELECT sort, num, id, body, CASE WHEN list IS NULL THEN sort END AS plain, payload, coalesce(octet_length(payload), 0) AS len
         FROM (
-            (SELECT sort, id, body, list, payload FROM headrace.hot WHERE place = $1::bigint AND (sort, id) > ($2::bigint, $3::uuid) AND sort < $4::bigint
-             ORDER BY sort, id LIMIT $5::bigint)
+            (SELECT sort, num, id, body, list, payload FROM headrace.hot WHERE place = $1::bigint AND (sort, num) > ($2::bigint, $3::bigint) AND sort < $4::bigint
+             ORDER BY sort, num LIMIT $5::bigint)
             UNION ALL
-            (SELECT sort, id, body, list, payload FROM headrace.hot WHERE place = $8::bigint AND (sort, id) > ($2::bigint, $3::uuid) AND sort < $4::bigint
-             ORDER BY sort, id LIMIT $5::bigint)
+            (SELECT sort, num, id, body, list, payload FROM headrace.hot WHERE place = $8::bigint AND (sort, num) > ($2::bigint, $3::bigint) AND sort < $4::bigint
+             ORDER BY sort, num LIMIT $5::bigint)
         ) h
-        ORDER BY sort, id
+        ORDER BY sort, num
         LIMIT $5::bigint
     ) h
-    WINDOW w AS (ORDER BY sort, id ROWS UNBOUNDED PRECEDING)
+    WINDOW w AS (ORDER BY sort, num ROWS UNBOUNDED PRECEDING)
 ) h
 WHERE n <= 2 OR total - CASE WHEN len <= $7::bigint THEN len ELSE 0 END <= $6::bigint
-ORDER BY sort, id;
+ORDER BY sort, num;
 
 -- name: GetHot
--- index: hot_id
+-- index: hot_pkey
 SELECT id, body, CASE WHEN list IS NULL THEN sort END, payload FROM headrace.hot WHERE id = $1::uuid;
 
 -- name: Blocks
@@ -107,11 +107,11 @@ FROM (
         ORDER BY h.created DESC, h.id DESC LIMIT $4::bigint) t
     UNION ALL
     SELECT t.*
-    FROM unnest($5::bigint[]) AS g (place)
+    FROM unnest($5::bigint[], $8::bigint[]) AS g (place, num)
     CROSS JOIN LATERAL (
         SELECT sort - $6::bigint AS created, id, body, sort AS plain FROM headrace.hot h
-        WHERE h.place = g.place AND (h.sort, h.id) < ($7::bigint, $3::uuid)
-        ORDER BY h.sort DESC, h.id DESC LIMIT $4::bigint) t
+        WHERE h.place = g.place AND (h.sort, h.num) < ($7::bigint, g.num)
+        ORDER BY h.sort DESC, h.num DESC LIMIT $4::bigint) t
 ) t
 ORDER BY created DESC, id DESC LIMIT $4::bigint;
 
@@ -140,7 +140,7 @@ SELECT l.created, l.id, h.body, CASE WHEN h.list IS NULL THEN h.sort END
 FROM (SELECT created, id FROM headrace.hot_labels
       WHERE label = $1::bigint AND (created, id) < ($2::bigint, $3::uuid)
       ORDER BY created DESC, id DESC LIMIT $4::bigint) l
-JOIN headrace.hot h ON h.id = l.id
+CROSS JOIN LATERAL (SELECT body, list, sort FROM headrace.hot h WHERE h.id = l.id LIMIT 1) h
 ORDER BY l.created DESC, l.id DESC;
 
 -- name: LabelHistory
@@ -170,21 +170,24 @@ WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'full_page_write
 SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, pg_database_size(current_database());
 
 -- name: BareHot
--- index: hot_id
+-- index: hot_pkey
 SELECT id, body, CASE WHEN list IS NULL THEN sort END FROM headrace.hot WHERE id = ANY ($1::uuid[]);
 
 -- name: BareHistory
 -- index: blocks_pkey, and history_block of the days that it names
 SELECT h.body
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[]) AS t (partition, block, pack, sole, mask)
-JOIN headrace.blocks b ON b.partition = t.partition AND b.block = t.block
+CROSS JOIN LATERAL (SELECT class, day FROM headrace.blocks b WHERE b.partition = t.partition AND b.block = t.block OFFSET 0) b
 CROSS JOIN LATERAL (SELECT body FROM headrace.history h
                     WHERE h.class = b.class AND h.day = b.day AND h.block = t.pack AND h.sole = ANY (ARRAY[1024, t.sole]) AND h.mask & t.mask <> 0) h;
 
 -- name: GiveBack
 -- index: directory_pkey
-DELETE FROM headrace.directory d USING unnest($1::text[], $2::bytea[], $3::uuid[]) AS t (tenant, client, id)
-WHERE d.tenant = t.tenant AND d.client = t.client AND d.id = t.id;
+DELETE FROM headrace.directory d
+USING (SELECT o.at, t.id FROM unnest($1::text[], $2::bytea[], $3::uuid[]) AS t (tenant, client, id)
+       CROSS JOIN LATERAL (SELECT o.ctid AS at FROM headrace.directory o WHERE o.tenant = t.tenant AND o.client = t.client AND o.id = t.id LIMIT 1) o
+       OFFSET 0) t
+WHERE d.ctid = t.at AND d.id = t.id;
 
 -- name: TableExists
 SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

@@ -59,23 +59,21 @@ COMMENT ON TABLE headrace.names IS 'flows that there have ever been: which range
 -- A plain row is that of a task that is ready since it was submitted, of the default priority: most are. Its sort says when it was made, so
 -- list and created are NULL and its body goes without three times; it is listed by its place.
 CREATE TABLE headrace.hot (
-    id      uuid    NOT NULL, -- partition, sequence number, random bits: so it is ordered by partition and number
+    id      uuid    PRIMARY KEY, -- partition, sequence number, random bits: so it is ordered by partition and number. Get, Finish, Update: one probe
+    num     bigint  NOT NULL, -- the sequence number: hot_place must not hold the id, or the planner may look for ids in it, from end to end
     place   bigint  NOT NULL, -- ready: a hash of partition and flow, below 0, odd for plain rows; else the partition
     sort    bigint  NOT NULL, -- ready: store.Key.Sort; else the due time in microseconds since 1970
     list    bigint,           -- a hash of tenant and function; its low 4 bits are the state
     created bigint,           -- microseconds since 1970
-    mark    boolean NOT NULL, -- has a record or a pending cancel
+    mark    bigint,           -- the partition, of a row that has a record or a pending cancel
     body    bytea   NOT NULL, -- without the payload and the id
     payload bytea
 ) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
 ALTER TABLE headrace.hot ALTER payload SET STORAGE EXTERNAL;
-CREATE INDEX hot_place ON headrace.hot (place, sort, id); -- Ready and Due: one range, behind a cursor
+CREATE INDEX hot_place ON headrace.hot (place, sort, num); -- Ready and Due: one range, behind a cursor
 CREATE INDEX hot_list ON headrace.hot (list, created, id) WHERE list IS NOT NULL; -- List of live tasks that are not plain, read backwards
-CREATE INDEX hot_mark ON headrace.hot (id) WHERE mark; -- Recover: one range
--- Get, Finish, Update: one probe. It must be the last index: while somebody pins xmin, a vacuum may find no live row, and for an empty table a
--- scan of all of hot_place, which ends in id, costs the same to the planner; of equals it takes the newest index.
-ALTER TABLE headrace.hot ADD CONSTRAINT hot_id PRIMARY KEY (id);
+CREATE INDEX hot_mark ON headrace.hot (mark, num) WHERE mark IS NOT NULL; -- Recover: one range
 
 CREATE TABLE headrace.hot_labels (
     label   bigint NOT NULL, -- a hash of tenant and label
@@ -183,6 +181,8 @@ BEGIN
 END $$;
 
 -- One commit: everything that an owner writes, in one statement, so that nothing is held while data travels.
+-- No plan in it may hang on statistics: while somebody pins xmin, a vacuum finds a large table without rows, and any scan of an index
+-- costs nothing then. So each row is looked up in a LATERAL that the planner can't turn round (LIMIT, OFFSET), by the whole key of one index.
 -- Arrays that belong together have one letter. If any part (p_…) is fenced, nothing is done and ok says which.
 CREATE FUNCTION headrace.commit_v1(
     p_id bigint[], p_epoch bigint[], p_floor bigint[], p_release boolean[], p_seq bigint[], p_ready bigint[], p_due bigint[], p_bytes bigint[],
@@ -190,8 +190,8 @@ CREATE FUNCTION headrace.commit_v1(
     n_tenant text[], n_function text[], n_partition bigint[], n_band smallint[],
     b_partition bigint[], b_block bigint[],
     k_tenant text[], k_client bytea[], k_id uuid[], k_part integer[], k_flow integer[], k_ready bigint[], k_due bigint[], k_bytes bigint[],
-    i_id uuid[], i_place bigint[], i_sort bigint[], i_list bigint[], i_created bigint[], i_mark boolean[], i_body bytea[], i_payload bytea[],
-    u_id uuid[], u_place bigint[], u_sort bigint[], u_list bigint[], u_created bigint[], u_mark boolean[], u_keep boolean[], u_payload bytea[],
+    i_id uuid[], i_num bigint[], i_place bigint[], i_sort bigint[], i_list bigint[], i_created bigint[], i_mark bigint[], i_body bytea[], i_payload bytea[],
+    u_id uuid[], u_place bigint[], u_sort bigint[], u_list bigint[], u_created bigint[], u_mark bigint[], u_keep boolean[], u_payload bytea[],
     u_body bytea[],
     d_id uuid[],
     h_class smallint, h_day integer,
@@ -257,7 +257,7 @@ BEGIN
             SELECT array_agg(t.n::integer ORDER BY t.n), array_agg(t.id ORDER BY t.n), array_agg(d.id ORDER BY t.n)
             INTO refused, v_refused, holders
             FROM unnest(k_tenant, k_client, k_id) WITH ORDINALITY AS t (tenant, client, id, n)
-            JOIN headrace.directory d ON d.tenant = t.tenant AND d.client = t.client
+            CROSS JOIN LATERAL (SELECT d.id FROM headrace.directory d WHERE d.tenant = t.tenant AND d.client = t.client LIMIT 1) d
             WHERE d.id <> t.id AND t.n <> ALL (v_busy);
             refused := coalesce(refused, '{}') || v_busy;
             FOREACH i IN ARRAY v_busy LOOP
@@ -280,15 +280,17 @@ BEGIN
         INSERT INTO headrace.names SELECT * FROM unnest(n_tenant, n_function, n_partition, n_band) ORDER BY 1, 2, 3, 4 ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(i_id) > 0 THEN
-        INSERT INTO headrace.hot (id, place, sort, list, created, mark, body, payload)
-        SELECT * FROM unnest(i_id, i_place, i_sort, i_list, i_created, i_mark, i_body, i_payload) AS t (id)
+        INSERT INTO headrace.hot (id, num, place, sort, list, created, mark, body, payload)
+        SELECT * FROM unnest(i_id, i_num, i_place, i_sort, i_list, i_created, i_mark, i_body, i_payload) AS t (id)
         WHERE v_refused IS NULL OR t.id <> ALL (v_refused);
     END IF;
     IF cardinality(u_id) > 0 THEN
         UPDATE headrace.hot h SET place = t.place, sort = t.sort, list = t.list, created = t.created, mark = t.mark, body = t.body,
             payload = CASE WHEN t.keep THEN h.payload ELSE t.payload END
-        FROM unnest(u_id, u_place, u_sort, u_list, u_created, u_mark, u_keep, u_payload, u_body) AS t (id, place, sort, list, created, mark, keep, payload, body)
-        WHERE h.id = t.id;
+        FROM (SELECT t.*, o.at
+              FROM unnest(u_id, u_place, u_sort, u_list, u_created, u_mark, u_keep, u_payload, u_body) AS t (id, place, sort, list, created, mark, keep, payload, body)
+              CROSS JOIN LATERAL (SELECT o.ctid AS at FROM headrace.hot o WHERE o.id = t.id LIMIT 1) o OFFSET 0) t
+        WHERE h.ctid = t.at;
         GET DIAGNOSTICS v_rows = ROW_COUNT;
         IF v_rows <> cardinality(u_id) THEN
             RAISE EXCEPTION 'of % tasks to change % are there', cardinality(u_id), v_rows USING ERRCODE = 'data_corrupted';
@@ -304,8 +306,8 @@ BEGIN
         WHERE v_refused IS NULL OR t.id IS NULL OR t.id <> ALL (v_refused);
     END IF;
     IF cardinality(d_id) > 0 THEN
-        -- Not id = ANY: after some analyses that is a scan of all of hot_place, which ends in id, for each.
-        DELETE FROM headrace.hot h USING unnest(d_id) AS t (id) WHERE h.id = t.id;
+        DELETE FROM headrace.hot WHERE ctid = ANY (ARRAY(
+            SELECT o.ctid FROM unnest(d_id) AS t (id) CROSS JOIN LATERAL (SELECT o.ctid FROM headrace.hot o WHERE o.id = t.id LIMIT 1) o));
         GET DIAGNOSTICS v_rows = ROW_COUNT;
         IF v_rows <> cardinality(d_id) THEN
             RAISE EXCEPTION 'of % tasks to finish % are there', cardinality(d_id), v_rows USING ERRCODE = 'data_corrupted';
@@ -320,8 +322,9 @@ BEGIN
         WHERE v_refused IS NULL OR t.id <> ALL (v_refused);
     END IF;
     IF cardinality(x_id) > 0 THEN
-        DELETE FROM headrace.hot_labels h USING unnest(x_label, x_created, x_id) AS t (label, created, id)
-        WHERE h.label = t.label AND h.created = t.created AND h.id = t.id;
+        DELETE FROM headrace.hot_labels WHERE ctid = ANY (ARRAY(
+            SELECT o.ctid FROM unnest(x_label, x_created, x_id) AS t (label, created, id)
+            CROSS JOIN LATERAL (SELECT o.ctid FROM headrace.hot_labels o WHERE o.label = t.label AND o.created = t.created AND o.id = t.id LIMIT 1) o));
     END IF;
     IF cardinality(m_id) > 0 THEN
         INSERT INTO headrace.history_labels SELECT h_class, h_day, t.* FROM unnest(m_label, m_created, m_id) AS t (label, created, id)
