@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"dispatcher/loop", "dispatcher/ownership"},
 	{"dispatcher/core"},
 	{"store/pgstore", "store/filestore", "shard/etcdshard", "shard/shardtest"},
-	{"store/storetest", "shard/memshard", "shard/placement", "shard/pause", "shard/truth"},
+	{"store/storetest", "shard/memshard", "shard/placement", "shard/limits", "shard/pause", "shard/truth"},
 	{"store/memstore", "shard/member"},
 	{"store"},
 	{"shard", "flowcontrol/fairqueue", "fn"},

@@ -29,6 +29,7 @@ import (
 	"github.com/headrace/headrace/internal/telemetry"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/shard/limits"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
@@ -65,6 +66,7 @@ type Node struct {
 	api        *api.Services
 	placements *placement.Registry
 	pauses     *pause.Registry
+	limits     *limits.Registry
 	push       *push.Server
 	grpc       *grpc.Server
 	health     *health.Server
@@ -209,6 +211,10 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
+	n.limits, err = limits.New(limits.Config{KV: res.registry, Now: n.clock.Now, Changed: n.loop.SetLimits, Logger: n.cfg.Logger})
+	if err != nil {
+		return err
+	}
 	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring)
 	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.pauses.Current, n.clock.Now, n.cfg.Logger, n.member.Events())
 	n.owners.ready, n.owners.roster = n.setServing, n.router.Executors
@@ -223,7 +229,7 @@ func (n *Node) build(res *resources) (err error) {
 		return err
 	}
 	n.api, err = api.New(api.Config{
-		Placements: n.placements, Pauses: n.pauses,
+		Placements: n.placements, Pauses: n.pauses, Limits: n.limits,
 		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
 		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
 		Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
@@ -262,6 +268,7 @@ func (n *Node) build(res *resources) (err error) {
 	headracev1.RegisterPeerServiceServer(n.grpc, n.peers)
 	headracev1.RegisterPlacementServiceServer(n.grpc, &api.Placements{Services: n.api})
 	headracev1.RegisterPauseServiceServer(n.grpc, &api.Pauses{Services: n.api})
+	headracev1.RegisterLimitServiceServer(n.grpc, &api.Limits{Services: n.api})
 	headracev1.RegisterClusterServiceServer(n.grpc, &api.ClusterInfo{Services: n.api})
 	headracev1.RegisterExecutorServiceServer(n.grpc, executorService{push: n.push, api: &api.Executors{Services: n.api}})
 	healthpb.RegisterHealthServer(n.grpc, n.health)
@@ -309,7 +316,7 @@ func (n *Node) setServing(serves bool) {
 }
 
 // services are what health is asked for by name; "" is the whole node.
-var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService", "headrace.v1.PauseService"}
+var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService", "headrace.v1.PauseService", "headrace.v1.LimitService"}
 
 func (n *Node) setHealth(serves bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING

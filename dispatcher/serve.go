@@ -66,6 +66,7 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	wg.Go(func() { _ = n.placements.Run(memberCtx) }) // its error is the context's
 	wg.Go(func() { n.gate.Run(memberCtx, n.leads) })
 	wg.Go(func() { _ = n.pauses.Run(memberCtx) })
+	wg.Go(func() { _ = n.limits.Run(memberCtx) })
 	part("gRPC", func() error {
 		if err := n.grpc.Serve(grpcLis); !errors.Is(err, grpc.ErrServerStopped) {
 			return err

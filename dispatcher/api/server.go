@@ -12,9 +12,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/dispatcher/peer"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
+	"github.com/headrace/headrace/shard/limits"
 	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/shard/truth"
@@ -31,6 +33,7 @@ type Engine interface {
 	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
 	Running(ctx context.Context, tenant, function string, partitions []uint32, most int) ([]core.Live, error)
 	ApplyPauses(ctx context.Context, node shard.NodeID, a peer.Pauses) ([]uint32, error)
+	Limits(ctx context.Context, q loop.LimitQuery) (ls []*headracev1.Limit, more bool, missing []string, err error)
 	Pick(a, b uint32, n int) (partition uint32, ok bool)
 	Partitions() []core.PartitionStat
 	Load(partition uint32) (l peer.Load, ok bool)
@@ -67,6 +70,8 @@ type Config struct {
 	Placements *placement.Registry
 	// Pauses are the rules that keep tenants' tasks from starting. Required.
 	Pauses *pause.Registry
+	// Limits are what operators say of adaptive limits. Required.
+	Limits *limits.Registry
 
 	Now        func() time.Time // time.Now
 	MaxPayload int              // bytes; task.MaxPayload. Up to task.MaxPayloadConfig
@@ -101,8 +106,8 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if len(cfg.Databases) == 0 {
 		return nil, errors.New("new api: no databases")
 	}
-	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil {
-		return nil, errors.New("new api: Secret, Placements and Pauses are required")
+	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil || cfg.Limits == nil {
+		return nil, errors.New("new api: Secret, Placements, Pauses and Limits are required")
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = task.MaxPayload

@@ -17,6 +17,7 @@ import (
 	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
+	"github.com/headrace/headrace/shard/limits"
 	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
 	"github.com/headrace/headrace/shard/truth"
@@ -77,7 +78,7 @@ func border(err error) (grpcx.Info, bool) {
 			Message: "nobody knows whether it was stored: send the same request again, marked as a retry", RetryAfter: 200 * time.Millisecond}, true
 	case errors.Is(err, truth.ErrHeld):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "registry_behind", Message: truth.ErrHeld.Error(), RetryAfter: 5 * time.Second}, true
-	case errors.Is(err, pause.ErrRegistry):
+	case errors.Is(err, pause.ErrRegistry), errors.Is(err, limits.ErrRegistry):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "registry_unavailable",
 			Message: "the registry does not answer; nobody knows whether it was done: try again", RetryAfter: time.Second}, true
 	case errors.Is(err, truth.ErrAgreed):

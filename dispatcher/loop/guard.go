@@ -132,6 +132,7 @@ func (l *Loop) rebuild() {
 		l.cfg.Roster(l.gen, nil)
 	}
 	l.pauseAnew()
+	l.limitsAnew()
 	l.abandon(core.ErrUnknownOutcome)
 	if l.draining {
 		l.core.Drain(l.cfg.Now())

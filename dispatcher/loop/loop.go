@@ -111,6 +111,7 @@ type Loop struct {
 	watches  map[core.WatchID]*watch
 	pausing  map[core.ReplyID]chan core.PauseAnswer
 	pauses   map[string][]task.Pause // by tenant, for a new core
+	limits   map[string][]task.Limit // the same
 	owned    map[uint32]bool
 	suspects map[task.ID]int // times that a panic had it in hand
 	guards   sync.Map        // uint32 → Guard; written by Guard, read by loaders
@@ -138,6 +139,7 @@ func New(cfg Config) (*Loop, error) {
 		watches:  map[core.WatchID]*watch{},
 		pausing:  map[core.ReplyID]chan core.PauseAnswer{},
 		pauses:   map[string][]task.Pause{},
+		limits:   map[string][]task.Limit{},
 		owned:    map[uint32]bool{},
 		suspects: map[task.ID]int{},
 	}

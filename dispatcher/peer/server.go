@@ -25,6 +25,7 @@ type Local interface {
 	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
 	Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error)
 	AwaitPause(ctx context.Context, w core.PauseWait) ([]uint32, error)
+	Limits(ctx context.Context, q loop.LimitQuery) ([]core.LimitState, error)
 	Partitions() []core.PartitionStat
 	Backlog(partition uint32) (int64, bool)
 	Sending(partition uint32, n int)

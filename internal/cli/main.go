@@ -115,6 +115,7 @@ Use it:  headrace dev                                          in one terminal
 		newCluster(a),
 		newPlacement(a),
 		newPause(a), newResume(a),
+		newLimit(a),
 		newBench(a),
 		newVersion(a),
 	)

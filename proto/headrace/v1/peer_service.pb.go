@@ -910,6 +910,139 @@ func (x *ReadRunningResponse) GetTaskIds() [][]byte {
 	return nil
 }
 
+type ReadLimitsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: of all tenants.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Empty: any.
+	Downstream string `protobuf:"bytes,2,opt,name=downstream,proto3" json:"downstream,omitempty"`
+	// Only what comes after this one, by tenant and downstream.
+	AfterTenant     string `protobuf:"bytes,3,opt,name=after_tenant,json=afterTenant,proto3" json:"after_tenant,omitempty"`
+	AfterDownstream string `protobuf:"bytes,4,opt,name=after_downstream,json=afterDownstream,proto3" json:"after_downstream,omitempty"`
+	Most            uint32 `protobuf:"varint,5,opt,name=most,proto3" json:"most,omitempty"`
+	// The one that is named begins anew first.
+	Reset_        bool `protobuf:"varint,6,opt,name=reset,proto3" json:"reset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLimitsRequest) Reset() {
+	*x = ReadLimitsRequest{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLimitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLimitsRequest) ProtoMessage() {}
+
+func (x *ReadLimitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLimitsRequest.ProtoReflect.Descriptor instead.
+func (*ReadLimitsRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ReadLimitsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ReadLimitsRequest) GetDownstream() string {
+	if x != nil {
+		return x.Downstream
+	}
+	return ""
+}
+
+func (x *ReadLimitsRequest) GetAfterTenant() string {
+	if x != nil {
+		return x.AfterTenant
+	}
+	return ""
+}
+
+func (x *ReadLimitsRequest) GetAfterDownstream() string {
+	if x != nil {
+		return x.AfterDownstream
+	}
+	return ""
+}
+
+func (x *ReadLimitsRequest) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *ReadLimitsRequest) GetReset_() bool {
+	if x != nil {
+		return x.Reset_
+	}
+	return false
+}
+
+type ReadLimitsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each with this node only.
+	Limits        []*Limit `protobuf:"bytes,1,rep,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLimitsResponse) Reset() {
+	*x = ReadLimitsResponse{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLimitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLimitsResponse) ProtoMessage() {}
+
+func (x *ReadLimitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLimitsResponse.ProtoReflect.Descriptor instead.
+func (*ReadLimitsResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ReadLimitsResponse) GetLimits() []*Limit {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
 type ApplyPausesRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
@@ -927,7 +1060,7 @@ type ApplyPausesRequest struct {
 
 func (x *ApplyPausesRequest) Reset() {
 	*x = ApplyPausesRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1072,7 @@ func (x *ApplyPausesRequest) String() string {
 func (*ApplyPausesRequest) ProtoMessage() {}
 
 func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1085,7 @@ func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPausesRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPausesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{13}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ApplyPausesRequest) GetTenant() string {
@@ -1008,7 +1141,7 @@ type ApplyPausesResponse struct {
 
 func (x *ApplyPausesResponse) Reset() {
 	*x = ApplyPausesResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1153,7 @@ func (x *ApplyPausesResponse) String() string {
 func (*ApplyPausesResponse) ProtoMessage() {}
 
 func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1166,7 @@ func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPausesResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPausesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{14}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ApplyPausesResponse) GetError() *PeerError {
@@ -1063,7 +1196,7 @@ type WatchTasksRequest struct {
 
 func (x *WatchTasksRequest) Reset() {
 	*x = WatchTasksRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1208,7 @@ func (x *WatchTasksRequest) String() string {
 func (*WatchTasksRequest) ProtoMessage() {}
 
 func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1221,7 @@ func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksRequest.ProtoReflect.Descriptor instead.
 func (*WatchTasksRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{15}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchTasksRequest) GetWatch() uint64 {
@@ -1120,7 +1253,7 @@ type WatchTasksResponse struct {
 
 func (x *WatchTasksResponse) Reset() {
 	*x = WatchTasksResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1265,7 @@ func (x *WatchTasksResponse) String() string {
 func (*WatchTasksResponse) ProtoMessage() {}
 
 func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1278,7 @@ func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksResponse.ProtoReflect.Descriptor instead.
 func (*WatchTasksResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{16}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchTasksResponse) GetWatch() uint64 {
@@ -1184,7 +1317,7 @@ type StreamStatsRequest struct {
 
 func (x *StreamStatsRequest) Reset() {
 	*x = StreamStatsRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1329,7 @@ func (x *StreamStatsRequest) String() string {
 func (*StreamStatsRequest) ProtoMessage() {}
 
 func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1342,7 @@ func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsRequest.ProtoReflect.Descriptor instead.
 func (*StreamStatsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{17}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
 }
 
 type StreamStatsResponse struct {
@@ -1226,7 +1359,7 @@ type StreamStatsResponse struct {
 
 func (x *StreamStatsResponse) Reset() {
 	*x = StreamStatsResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1371,7 @@ func (x *StreamStatsResponse) String() string {
 func (*StreamStatsResponse) ProtoMessage() {}
 
 func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1384,7 @@ func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsResponse.ProtoReflect.Descriptor instead.
 func (*StreamStatsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StreamStatsResponse) GetPartitions() []*PeerPartitionStats {
@@ -1297,7 +1430,7 @@ type PeerPartitionStats struct {
 
 func (x *PeerPartitionStats) Reset() {
 	*x = PeerPartitionStats{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1442,7 @@ func (x *PeerPartitionStats) String() string {
 func (*PeerPartitionStats) ProtoMessage() {}
 
 func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1455,7 @@ func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPartitionStats.ProtoReflect.Descriptor instead.
 func (*PeerPartitionStats) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PeerPartitionStats) GetPartition() uint32 {
@@ -1387,7 +1520,7 @@ type PollRosterRequest struct {
 
 func (x *PollRosterRequest) Reset() {
 	*x = PollRosterRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1532,7 @@ func (x *PollRosterRequest) String() string {
 func (*PollRosterRequest) ProtoMessage() {}
 
 func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1545,7 @@ func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterRequest.ProtoReflect.Descriptor instead.
 func (*PollRosterRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PollRosterRequest) GetNodeId() string {
@@ -1449,7 +1582,7 @@ type PollRosterResponse struct {
 
 func (x *PollRosterResponse) Reset() {
 	*x = PollRosterResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1594,7 @@ func (x *PollRosterResponse) String() string {
 func (*PollRosterResponse) ProtoMessage() {}
 
 func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1607,7 @@ func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterResponse.ProtoReflect.Descriptor instead.
 func (*PollRosterResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PollRosterResponse) GetVersion() uint64 {
@@ -1511,7 +1644,7 @@ type RosterChange struct {
 
 func (x *RosterChange) Reset() {
 	*x = RosterChange{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1656,7 @@ func (x *RosterChange) String() string {
 func (*RosterChange) ProtoMessage() {}
 
 func (x *RosterChange) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1669,7 @@ func (x *RosterChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RosterChange.ProtoReflect.Descriptor instead.
 func (*RosterChange) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RosterChange) GetExecutorId() []byte {
@@ -1571,7 +1704,7 @@ var File_headrace_v1_peer_service_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1eheadrace/v1/peer_service.proto\x12\vheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!headrace/v1/cluster_service.proto\x1a\"headrace/v1/executor_service.proto\x1a\x16headrace/v1/task.proto\x1a\x1eheadrace/v1/task_service.proto\"\xb5\x01\n" +
+	"\x1eheadrace/v1/peer_service.proto\x12\vheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!headrace/v1/cluster_service.proto\x1a\"headrace/v1/executor_service.proto\x1a\x1fheadrace/v1/limit_service.proto\x1a\x16headrace/v1/task.proto\x1a\x1eheadrace/v1/task_service.proto\"\xb5\x01\n" +
 	"\tPeerError\x12.\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1a.headrace.v1.PeerErrorCodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1f\n" +
@@ -1637,7 +1770,18 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\bfunction\x18\x02 \x01(\tR\bfunction\x12\x12\n" +
 	"\x04most\x18\x03 \x01(\rR\x04most\"0\n" +
 	"\x13ReadRunningResponse\x12\x19\n" +
-	"\btask_ids\x18\x01 \x03(\fR\ataskIds\"\xb9\x01\n" +
+	"\btask_ids\x18\x01 \x03(\fR\ataskIds\"\xc3\x01\n" +
+	"\x11ReadLimitsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1e\n" +
+	"\n" +
+	"downstream\x18\x02 \x01(\tR\n" +
+	"downstream\x12!\n" +
+	"\fafter_tenant\x18\x03 \x01(\tR\vafterTenant\x12)\n" +
+	"\x10after_downstream\x18\x04 \x01(\tR\x0fafterDownstream\x12\x12\n" +
+	"\x04most\x18\x05 \x01(\rR\x04most\x12\x14\n" +
+	"\x05reset\x18\x06 \x01(\bR\x05reset\"@\n" +
+	"\x12ReadLimitsResponse\x12*\n" +
+	"\x06limits\x18\x01 \x03(\v2\x12.headrace.v1.LimitR\x06limits\"\xb9\x01\n" +
 	"\x12ApplyPausesRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06record\x18\x02 \x01(\fR\x06record\x12\x1a\n" +
@@ -1697,7 +1841,7 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x1fPEER_ERROR_CODE_OUTCOME_UNKNOWN\x10\x04\x12\x1d\n" +
 	"\x19PEER_ERROR_CODE_NOT_FOUND\x10\x05\x12\x1a\n" +
 	"\x16PEER_ERROR_CODE_EXISTS\x10\x06\x12\x1c\n" +
-	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xf2\x05\n" +
+	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xc1\x06\n" +
 	"\vPeerService\x12V\n" +
 	"\rForwardSubmit\x12!.headrace.v1.ForwardSubmitRequest\x1a\".headrace.v1.ForwardSubmitResponse\x12M\n" +
 	"\n" +
@@ -1705,7 +1849,9 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\rForwardCancel\x12!.headrace.v1.ForwardCancelRequest\x1a\".headrace.v1.ForwardCancelResponse\x12J\n" +
 	"\tReadViews\x12\x1d.headrace.v1.ReadViewsRequest\x1a\x1e.headrace.v1.ReadViewsResponse\x12P\n" +
 	"\vReadRunning\x12\x1f.headrace.v1.ReadRunningRequest\x1a .headrace.v1.ReadRunningResponse\x12P\n" +
-	"\vApplyPauses\x12\x1f.headrace.v1.ApplyPausesRequest\x1a .headrace.v1.ApplyPausesResponse\x12Q\n" +
+	"\vApplyPauses\x12\x1f.headrace.v1.ApplyPausesRequest\x1a .headrace.v1.ApplyPausesResponse\x12M\n" +
+	"\n" +
+	"ReadLimits\x12\x1e.headrace.v1.ReadLimitsRequest\x1a\x1f.headrace.v1.ReadLimitsResponse\x12Q\n" +
 	"\n" +
 	"WatchTasks\x12\x1e.headrace.v1.WatchTasksRequest\x1a\x1f.headrace.v1.WatchTasksResponse(\x010\x01\x12R\n" +
 	"\vStreamStats\x12\x1f.headrace.v1.StreamStatsRequest\x1a .headrace.v1.StreamStatsResponse0\x01\x12M\n" +
@@ -1725,7 +1871,7 @@ func file_headrace_v1_peer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_peer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(PeerErrorCode)(0),            // 0: headrace.v1.PeerErrorCode
 	(*PeerError)(nil),             // 1: headrace.v1.PeerError
@@ -1741,71 +1887,77 @@ var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(*ReadViewsResponse)(nil),     // 11: headrace.v1.ReadViewsResponse
 	(*ReadRunningRequest)(nil),    // 12: headrace.v1.ReadRunningRequest
 	(*ReadRunningResponse)(nil),   // 13: headrace.v1.ReadRunningResponse
-	(*ApplyPausesRequest)(nil),    // 14: headrace.v1.ApplyPausesRequest
-	(*ApplyPausesResponse)(nil),   // 15: headrace.v1.ApplyPausesResponse
-	(*WatchTasksRequest)(nil),     // 16: headrace.v1.WatchTasksRequest
-	(*WatchTasksResponse)(nil),    // 17: headrace.v1.WatchTasksResponse
-	(*StreamStatsRequest)(nil),    // 18: headrace.v1.StreamStatsRequest
-	(*StreamStatsResponse)(nil),   // 19: headrace.v1.StreamStatsResponse
-	(*PeerPartitionStats)(nil),    // 20: headrace.v1.PeerPartitionStats
-	(*PollRosterRequest)(nil),     // 21: headrace.v1.PollRosterRequest
-	(*PollRosterResponse)(nil),    // 22: headrace.v1.PollRosterResponse
-	(*RosterChange)(nil),          // 23: headrace.v1.RosterChange
-	(TaskState)(0),                // 24: headrace.v1.TaskState
-	(CancelOutcome)(0),            // 25: headrace.v1.CancelOutcome
-	(*Token)(nil),                 // 26: headrace.v1.Token
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*Progress)(nil),              // 28: headrace.v1.Progress
-	(*LogLine)(nil),               // 29: headrace.v1.LogLine
-	(Band)(0),                     // 30: headrace.v1.Band
-	(*Node)(nil),                  // 31: headrace.v1.Node
+	(*ReadLimitsRequest)(nil),     // 14: headrace.v1.ReadLimitsRequest
+	(*ReadLimitsResponse)(nil),    // 15: headrace.v1.ReadLimitsResponse
+	(*ApplyPausesRequest)(nil),    // 16: headrace.v1.ApplyPausesRequest
+	(*ApplyPausesResponse)(nil),   // 17: headrace.v1.ApplyPausesResponse
+	(*WatchTasksRequest)(nil),     // 18: headrace.v1.WatchTasksRequest
+	(*WatchTasksResponse)(nil),    // 19: headrace.v1.WatchTasksResponse
+	(*StreamStatsRequest)(nil),    // 20: headrace.v1.StreamStatsRequest
+	(*StreamStatsResponse)(nil),   // 21: headrace.v1.StreamStatsResponse
+	(*PeerPartitionStats)(nil),    // 22: headrace.v1.PeerPartitionStats
+	(*PollRosterRequest)(nil),     // 23: headrace.v1.PollRosterRequest
+	(*PollRosterResponse)(nil),    // 24: headrace.v1.PollRosterResponse
+	(*RosterChange)(nil),          // 25: headrace.v1.RosterChange
+	(TaskState)(0),                // 26: headrace.v1.TaskState
+	(CancelOutcome)(0),            // 27: headrace.v1.CancelOutcome
+	(*Token)(nil),                 // 28: headrace.v1.Token
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*Progress)(nil),              // 30: headrace.v1.Progress
+	(*LogLine)(nil),               // 31: headrace.v1.LogLine
+	(*Limit)(nil),                 // 32: headrace.v1.Limit
+	(Band)(0),                     // 33: headrace.v1.Band
+	(*Node)(nil),                  // 34: headrace.v1.Node
 }
 var file_headrace_v1_peer_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.PeerError.code:type_name -> headrace.v1.PeerErrorCode
-	24, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
+	26, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
 	1,  // 2: headrace.v1.ForwardSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 3: headrace.v1.ForwardSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 4: headrace.v1.PeerSubmitItem.error:type_name -> headrace.v1.PeerError
 	1,  // 5: headrace.v1.LookSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 6: headrace.v1.LookSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 7: headrace.v1.ForwardCancelResponse.error:type_name -> headrace.v1.PeerError
-	25, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	26, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
-	27, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
-	27, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
-	27, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
-	28, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
-	29, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
+	27, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	28, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
+	29, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
+	29, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
+	29, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
+	30, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
+	31, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
 	9,  // 15: headrace.v1.ReadViewsResponse.tasks:type_name -> headrace.v1.LiveTask
-	30, // 16: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
-	1,  // 17: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
-	9,  // 18: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
-	20, // 19: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
-	31, // 20: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
-	23, // 21: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
-	2,  // 22: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
-	5,  // 23: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
-	7,  // 24: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
-	10, // 25: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
-	12, // 26: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
-	14, // 27: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
-	16, // 28: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
-	18, // 29: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
-	21, // 30: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
-	3,  // 31: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
-	6,  // 32: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
-	8,  // 33: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
-	11, // 34: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
-	13, // 35: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
-	15, // 36: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
-	17, // 37: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
-	19, // 38: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
-	22, // 39: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	32, // 16: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
+	33, // 17: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
+	1,  // 18: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
+	9,  // 19: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
+	22, // 20: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
+	34, // 21: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
+	25, // 22: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
+	2,  // 23: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
+	5,  // 24: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
+	7,  // 25: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
+	10, // 26: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
+	12, // 27: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
+	16, // 28: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
+	14, // 29: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
+	18, // 30: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
+	20, // 31: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
+	23, // 32: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
+	3,  // 33: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
+	6,  // 34: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
+	8,  // 35: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
+	11, // 36: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
+	13, // 37: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
+	17, // 38: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
+	15, // 39: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
+	19, // 40: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
+	21, // 41: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
+	24, // 42: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
+	33, // [33:43] is the sub-list for method output_type
+	23, // [23:33] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_peer_service_proto_init() }
@@ -1815,6 +1967,7 @@ func file_headrace_v1_peer_service_proto_init() {
 	}
 	file_headrace_v1_cluster_service_proto_init()
 	file_headrace_v1_executor_service_proto_init()
+	file_headrace_v1_limit_service_proto_init()
 	file_headrace_v1_task_proto_init()
 	file_headrace_v1_task_service_proto_init()
 	type x struct{}
@@ -1823,7 +1976,7 @@ func file_headrace_v1_peer_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_peer_service_proto_rawDesc), len(file_headrace_v1_peer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

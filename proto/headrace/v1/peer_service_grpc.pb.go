@@ -25,6 +25,7 @@ const (
 	PeerService_ReadViews_FullMethodName     = "/headrace.v1.PeerService/ReadViews"
 	PeerService_ReadRunning_FullMethodName   = "/headrace.v1.PeerService/ReadRunning"
 	PeerService_ApplyPauses_FullMethodName   = "/headrace.v1.PeerService/ApplyPauses"
+	PeerService_ReadLimits_FullMethodName    = "/headrace.v1.PeerService/ReadLimits"
 	PeerService_WatchTasks_FullMethodName    = "/headrace.v1.PeerService/WatchTasks"
 	PeerService_StreamStats_FullMethodName   = "/headrace.v1.PeerService/StreamStats"
 	PeerService_PollRoster_FullMethodName    = "/headrace.v1.PeerService/PollRoster"
@@ -51,6 +52,8 @@ type PeerServiceClient interface {
 	ReadRunning(ctx context.Context, in *ReadRunningRequest, opts ...grpc.CallOption) (*ReadRunningResponse, error)
 	// ApplyPauses brings a tenant's pause rules, and waits until nothing that a scope covers starts here any more.
 	ApplyPauses(ctx context.Context, in *ApplyPausesRequest, opts ...grpc.CallOption) (*ApplyPausesResponse, error)
+	// ReadLimits returns the adaptive limits on this node, or lets one begin anew.
+	ReadLimits(ctx context.Context, in *ReadLimitsRequest, opts ...grpc.CallOption) (*ReadLimitsResponse, error)
 	// WatchTasks follows any number of tasks of this node in one stream.
 	WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error)
 	// StreamStats tells four times a second how much waits here.
@@ -129,6 +132,16 @@ func (c *peerServiceClient) ApplyPauses(ctx context.Context, in *ApplyPausesRequ
 	return out, nil
 }
 
+func (c *peerServiceClient) ReadLimits(ctx context.Context, in *ReadLimitsRequest, opts ...grpc.CallOption) (*ReadLimitsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadLimitsResponse)
+	err := c.cc.Invoke(ctx, PeerService_ReadLimits_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerServiceClient) WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[0], PeerService_WatchTasks_FullMethodName, cOpts...)
@@ -192,6 +205,8 @@ type PeerServiceServer interface {
 	ReadRunning(context.Context, *ReadRunningRequest) (*ReadRunningResponse, error)
 	// ApplyPauses brings a tenant's pause rules, and waits until nothing that a scope covers starts here any more.
 	ApplyPauses(context.Context, *ApplyPausesRequest) (*ApplyPausesResponse, error)
+	// ReadLimits returns the adaptive limits on this node, or lets one begin anew.
+	ReadLimits(context.Context, *ReadLimitsRequest) (*ReadLimitsResponse, error)
 	// WatchTasks follows any number of tasks of this node in one stream.
 	WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error
 	// StreamStats tells four times a second how much waits here.
@@ -227,6 +242,9 @@ func (UnimplementedPeerServiceServer) ReadRunning(context.Context, *ReadRunningR
 }
 func (UnimplementedPeerServiceServer) ApplyPauses(context.Context, *ApplyPausesRequest) (*ApplyPausesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApplyPauses not implemented")
+}
+func (UnimplementedPeerServiceServer) ReadLimits(context.Context, *ReadLimitsRequest) (*ReadLimitsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadLimits not implemented")
 }
 func (UnimplementedPeerServiceServer) WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchTasks not implemented")
@@ -366,6 +384,24 @@ func _PeerService_ApplyPauses_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_ReadLimits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadLimitsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ReadLimits(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ReadLimits_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ReadLimits(ctx, req.(*ReadLimitsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PeerService_WatchTasks_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(PeerServiceServer).WatchTasks(&grpc.GenericServerStream[WatchTasksRequest, WatchTasksResponse]{ServerStream: stream})
 }
@@ -432,6 +468,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ApplyPauses",
 			Handler:    _PeerService_ApplyPauses_Handler,
+		},
+		{
+			MethodName: "ReadLimits",
+			Handler:    _PeerService_ReadLimits_Handler,
 		},
 		{
 			MethodName: "PollRoster",

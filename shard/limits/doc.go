@@ -1,0 +1,13 @@
+// Package limits keeps what operators say of adaptive limits in the registry, and gives each node all of it in memory.
+// Who acts on it is dispatcher/core.
+//
+// Nodes hear of a change by a watch, and list everything once a minute. A limit that is heard of late is no harm, so
+// that, unlike for pauses, nobody waits for it. News are ordered by the key's revision; a registry whose revision has
+// gone back was restored, and a list is all there is then.
+//
+// # Keys
+//
+// Under the prefix, values JSON:
+//
+//	<tenant>/limits   {"limits": [{downstream, min, max, reason, at}]}
+package limits
