@@ -66,6 +66,12 @@ var trials = []trial{
 	{"floor-early", 200, ""},
 	{"no-floor", 8000, "lease,node-crash,cut,split"},
 	{"floor-without-adopted", 500, "node-crash,lease,cut,split,unknown"},
+	// the roster (ADR 24)
+	{"push-unlisted", 8000, "node-crash,cut,peers"},
+	{"poller-passed-over", 6000, ""},
+	{"roster-old-epoch", 8000, ""},
+	{"undecided-delisted", 500, ""},
+	// hand-over
 	{"release-unconfirmed", 2000, "move,cancel,cut,stall"},
 	{"release-unrecorded", 100, "move,drain"},
 	{"void-untold", 50, ""},
@@ -78,6 +84,7 @@ var trials = []trial{
 	{"loss-undelivered", 50, ""},
 	{"announced-started", 200, ""},
 	{"timeout-early", 1500, "cut,hang,split,drift"},
+	{"timeout-without-drift", 4000, "cut,hang,split,drift"},
 	{"exclusive-unannounced", 50, ""},
 	{"exclusive-early", 50, ""},
 }
