@@ -6,7 +6,7 @@
 //	arrays.go    parameters in binary         keys.go       columns that indexes need
 //	epoch.go     acquiring, epochs            errors.go     what a failure means
 //	reads.go     recovery, refills, look-ups  list.go       lists
-//	history.go   days made ahead and dropped  snapshot.go   who keeps dead rows in place
+//	history.go   days made ahead and dropped  snapshot.go   who keeps dead rows in place, and what follows
 //	row.go       how a row is stored          pack.go       how finished tasks are, many in a row
 //	sql/         every statement, with its index
 //	scratch.go   a database for a measurement

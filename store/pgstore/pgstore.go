@@ -62,6 +62,9 @@ type Store struct {
 	lastWAL  atomic.Int64      // as last read by DiskBytes
 	lastSize atomic.Int64
 
+	restMu sync.Mutex // guards following
+	rest   rest
+
 	commitMu sync.Mutex // guards following
 	writer   writer
 }

@@ -47,11 +47,77 @@ func (s *Store) OldestSnapshot(ctx context.Context) (Snapshot, error) {
 	return o, nil
 }
 
-// Alarms implements store.Watched.
+// rest decides whether autovacuum is of use. While one snapshot stays the oldest, what a first vacuum could not remove the
+// next can't either: it reads all dead rows again, time after time, as many as there are by then.
+type rest struct {
+	pid   int32
+	since time.Time
+	seen  time.Time // when that snapshot first was the oldest, by our clock
+	want  vacuum
+	is    vacuum    // as last told; unknown at the start, as another node may have told it before
+	told  time.Time // when
+}
+
+type vacuum uint8
+
+const (
+	vacuumUnknown vacuum = iota
+	vacuumWorks
+	vacuumRests
+)
+
+// restAfter leaves room for a round of autovacuum after the oldest snapshot has changed.
+const restAfter = 90 * time.Second
+
+// look says whether the database is to be told what is in want. What rests is told so once, as a node that is later to see a
+// change must not undo what the first did; that it works is said again and again, as who let it rest may have died.
+func (r *rest) look(o Snapshot, now time.Time) bool {
+	switch {
+	case o.Age < restAfter: // or there is none
+		r.pid, r.since, r.want = 0, time.Time{}, vacuumWorks
+		return r.is != vacuumWorks || now.Sub(r.told) >= restAfter
+	case o.PID != r.pid || !o.Since.Equal(r.since):
+		r.pid, r.since, r.seen, r.want = o.PID, o.Since, now, r.is
+		if r.is != vacuumUnknown {
+			r.want = vacuumWorks
+		}
+	case now.Sub(r.seen) >= restAfter:
+		r.want = vacuumRests
+	}
+	return r.want != r.is
+}
+
+// letRest tells the database, where that is due.
+func (s *Store) letRest(ctx context.Context, o Snapshot, now time.Time) error {
+	s.restMu.Lock()
+	defer s.restMu.Unlock()
+	if !s.rest.look(o, now) {
+		return nil
+	}
+	ctx, cancel := s.reading(ctx)
+	defer cancel()
+	done := false // if not, somebody is at the tables: the next look asks again
+	if err := s.pool.QueryRow(ctx, queries["Rest"], s.rest.want == vacuumRests).Scan(&done); err != nil {
+		return fmt.Errorf("let autovacuum rest or work: %w", classify(err))
+	}
+	if done {
+		s.rest.is, s.rest.told = s.rest.want, now
+	}
+	return nil
+}
+
+// Alarms implements store.Watched. While one transaction keeps all dead rows in place, it lets autovacuum rest on the hot
+// tables; it works again once that transaction ends.
 func (s *Store) Alarms(ctx context.Context) ([]store.Alarm, error) {
 	o, err := s.OldestSnapshot(ctx)
-	if err != nil || o.Age < s.cfg.PinnedAfter {
+	if err != nil {
 		return nil, err
+	}
+	if err := s.letRest(ctx, o, time.Now()); err != nil {
+		return nil, err
+	}
+	if o.Age < s.cfg.PinnedAfter {
+		return nil, nil
 	}
 	return []store.Alarm{{Kind: store.AlarmXmin, Message: o.String()}}, nil
 }

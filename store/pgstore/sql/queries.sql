@@ -214,6 +214,10 @@ FROM (
 ) t
 ORDER BY n DESC, since LIMIT 1;
 
+-- name: Rest
+-- Whether autovacuum rests on what comes and goes.
+SELECT headrace.rest_v1($1::boolean);
+
 -- name: Configuration
 -- index: configuration_pkey
 SELECT seen, copied, pg_is_in_recovery() FROM headrace.configuration WHERE one;

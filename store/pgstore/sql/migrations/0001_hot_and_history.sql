@@ -142,6 +142,26 @@ CREATE TABLE headrace.requests_1 PARTITION OF headrace.requests FOR VALUES IN (1
 CREATE TABLE headrace.requests_2 PARTITION OF headrace.requests FOR VALUES IN (2);
 CREATE TABLE headrace.requests_3 PARTITION OF headrace.requests FOR VALUES IN (3);
 
+-- Lets autovacuum rest or work on the tables whose rows come and go; false: somebody is at them, so that it has to be asked again.
+CREATE FUNCTION headrace.rest_v1(a_rest boolean) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+DECLARE
+    v_table regclass;
+BEGIN
+    FOR v_table IN SELECT oid FROM pg_catalog.pg_class
+        WHERE oid IN ('headrace.hot'::regclass, 'headrace.hot_labels'::regclass)
+          AND a_rest <> coalesce('autovacuum_enabled=false' = ANY (reloptions), false) ORDER BY oid LOOP
+        IF a_rest THEN
+            EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', v_table);
+        ELSE
+            EXECUTE format('ALTER TABLE %s RESET (autovacuum_enabled)', v_table);
+        END IF;
+    END LOOP;
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
 -- Raises a partition's epoch by compare-and-set; NULL if it is not the given one.
 CREATE FUNCTION headrace.acquire_v1(a_partition bigint, a_from bigint) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
