@@ -188,7 +188,12 @@ func (n *Node) build(res *resources) (err error) {
 		life = 0
 	}
 	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: ownership.Trust(n.cfg.TTL)}
+	var hand loop.Hand
+	if res.inHand != nil {
+		hand = res.inHand
+	}
 	n.loop, err = loop.New(loop.Config{
+		Hand:      hand,
 		Core:      core.Config{Random: random, Roster: n.roster != nil, Handles: n.onTask()},
 		Roster:    n.tellRoster(),
 		Databases: dbs,
@@ -241,6 +246,7 @@ func (n *Node) build(res *resources) (err error) {
 		n.api.ShedDirectories()
 		n.alarms.raise(alarmEtcd, "", "no keep-alive has got through for a lease: partitions keep their owners until one does")
 	}
+	n.owners.condemned = res.inHand.condemned
 	n.owners.alarm = func(partition uint32, message string) {
 		if subject := fmt.Sprint(partition); message != "" {
 			n.alarms.raise(alarmPanic, subject, message)

@@ -83,6 +83,8 @@ type owners struct {
 	settled map[uint32]context.CancelFunc // of what ends their tenures
 	caught  map[uint32]shard.Caught       // panics over them, since they were last calm
 
+	condemned func(partition uint32) []task.ID // what this process died of before, in the partition
+
 	alarm func(partition uint32, message string) // raises an alarm, or "": ends it; must not wait
 }
 
@@ -139,7 +141,7 @@ func newOwners(e engine, k keys, s storeOf, r rules, now func() time.Time, log *
 		table: ownership.New(), cancel: map[uint32]context.CancelFunc{}, above: map[uint32]store.Epoch{},
 		roster: func(uint32, store.Epoch, int64, time.Time) ([]string, bool) { return nil, false },
 		guards: map[uint32]*careful{}, settled: map[uint32]context.CancelFunc{}, caught: map[uint32]shard.Caught{},
-		alarm: func(uint32, string) {},
+		alarm: func(uint32, string) {}, condemned: func(uint32) []task.ID { return nil },
 	}
 }
 
@@ -339,7 +341,7 @@ func (o *owners) take(ctx context.Context, id uint32, above store.Epoch) (core.A
 	if err != nil {
 		return a, nil, err
 	}
-	a.Database, a.Suspects = index, d.condemned
+	a.Database, a.Suspects = index, append(d.condemned, o.condemned(id)...)
 	ownership.Complete(&a, session, o.keys.Session(), o.roster)
 	return a, d.careful, nil
 }

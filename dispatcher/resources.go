@@ -32,6 +32,7 @@ type resources struct {
 	secret    string
 	sole      bool                // nobody else can be on this registry: we hold the lock of its directory
 	catalogue []shard.Partition   // for a registry that has none; nil: it can't be said yet
+	inHand    *inHand             // nil: others take over from this node
 	etcd      *etcdshard.Embedded // nil: the registry is from outside
 }
 
@@ -67,6 +68,9 @@ func (n *Node) open(ctx context.Context) (_ *resources, err error) {
 	}
 	if dir := cmp.Or(n.cfg.DataDir, n.cfg.EtcdDir); dir != "" {
 		if err := res.openEtcd(ctx, dir, n.log); err != nil {
+			return nil, err
+		}
+		if res.inHand, err = openInHand(filepath.Join(dir, inHandFile), n.log); err != nil {
 			return nil, err
 		}
 	}
@@ -150,6 +154,9 @@ func (r *resources) close() error {
 	var err error
 	if r.etcd != nil {
 		err = r.etcd.Close()
+	}
+	if r.inHand != nil {
+		err = errors.Join(err, r.inHand.close())
 	}
 	return errors.Join(err, r.databases.close())
 }

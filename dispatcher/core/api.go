@@ -50,6 +50,8 @@ type Config struct {
 	// Handles, if set, is told each task that was read from the store and is about to be scheduled, and each that is
 	// about to be pushed: a place to die at, for tests.
 	Handles func(*store.Task)
+	// InHand, if set, is told each task that a call goes on to work on, as InHand does afterwards. It must be cheap.
+	InHand func(task.ID)
 }
 
 // Acquired hands a partition to the core. The shell has won the key, raised the epoch, looked at the

@@ -244,6 +244,9 @@ func (c *Core) InHand() (partition uint32, id task.ID, ok bool) {
 
 func (c *Core) inHand(partition uint32, id task.ID) {
 	c.hand.partition, c.hand.id, c.hand.set = partition, id, true
+	if c.cfg.InHand != nil {
+		c.cfg.InHand(id)
+	}
 }
 
 // enter begins a call.

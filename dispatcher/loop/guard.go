@@ -115,6 +115,9 @@ func (l *Loop) try(f func(*core.Core)) (failed any, stack []byte) {
 		if r := recover(); r != nil {
 			failed, stack = r, debug.Stack()
 		}
+		if l.cfg.Hand != nil {
+			l.cfg.Hand.Clear()
+		}
 	}()
 	l.entered++
 	failpoint.Hit("loop.core.enter")

@@ -51,6 +51,9 @@ type Config struct {
 	// nothing: what was told in the one before holds no more. Listed answers it.
 	Roster func(run uint64, changes []core.RosterChange)
 
+	// Hand remembers which task the core works on, should the process end; nil: nobody does.
+	Hand Hand
+
 	Mailbox int           // events that wait; 4,096
 	Slice   int           // most events between two looks at the effects; 64
 	Loaders int           // concurrent reads of a database; 4
@@ -78,6 +81,12 @@ func (c Config) withDefaults() Config {
 		c.Logger = zap.NewNop()
 	}
 	return c
+}
+
+// Hand remembers a task, or none. It is called by Run's goroutine, often.
+type Hand interface {
+	Set(task.ID)
+	Clear()
 }
 
 // maxSleep bounds how long an idle loop sleeps: trust that the lease renewed is noticed by then.
@@ -126,6 +135,9 @@ func New(cfg Config) (*Loop, error) {
 	}
 	if cfg.Core.Random == nil {
 		return nil, errors.New("new loop: core.Config.Random is required")
+	}
+	if cfg.Hand != nil {
+		cfg.Core.InHand = cfg.Hand.Set
 	}
 	l := &Loop{
 		cfg:      cfg,

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -47,6 +48,7 @@ type server struct {
 	http   string
 	env    []string
 	args   []string // further flags
+	binary string   // "": the one that TestMain made
 	cmd    *exec.Cmd
 	log    *ledger.Tail
 	exited chan error
@@ -81,7 +83,7 @@ func freeAddr(t testing.TB) string {
 func (s *server) start() time.Duration {
 	s.t.Helper()
 	began := time.Now()
-	s.cmd = exec.Command(binary, append([]string{"dev", "-o", "json", "--data", s.data, "--listen", s.listen, "--http", s.http}, s.args...)...)
+	s.cmd = exec.Command(cmp.Or(s.binary, binary), append([]string{"dev", "-o", "json", "--data", s.data, "--listen", s.listen, "--http", s.http}, s.args...)...)
 	s.cmd.Env = append(os.Environ(), s.env...)
 	s.log = &ledger.Tail{}
 	s.cmd.Stderr = s.log
@@ -121,6 +123,21 @@ func (s *server) start() time.Duration {
 	s.exited = exited
 	go func() { exited <- cmd.Wait() }()
 	return time.Since(began)
+}
+
+// spawn starts the server again as a supervisor does, and waits for nothing.
+func (s *server) spawn() {
+	s.t.Helper()
+	next := exec.Command(s.cmd.Path, s.cmd.Args[1:]...)
+	s.log = &ledger.Tail{}
+	next.Env, next.Stderr = s.cmd.Env, s.log
+	if err := next.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.cmd = next
+	exited := make(chan error, 1)
+	s.exited = exited
+	go func() { exited <- next.Wait() }()
 }
 
 // kill ends the server as a power cut would end its process.
