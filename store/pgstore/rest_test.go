@@ -31,6 +31,8 @@ func TestAutovacuumRestsUnderOneSnapshot(t *testing.T) {
 		{"the second node sees the change late", other, b, 0, true},
 		{"the first has died; a young one is left", other, young, time.Second, false},
 		{"nothing to do", other, young, time.Second, false},
+		{"it grew old", other, Snapshot{PID: 3, Since: young.Since, Age: restAfter}, restAfter, true},
+		{"it ended", other, Snapshot{}, time.Second, false},
 	}
 	for _, tt := range tests {
 		now = now.Add(tt.after)

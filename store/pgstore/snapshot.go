@@ -72,12 +72,16 @@ const restAfter = 90 * time.Second
 // look says whether the database is to be told what is in want. What rests is told so once, as a node that is later to see a
 // change must not undo what the first did; that it works is said again and again, as who let it rest may have died.
 func (r *rest) look(o Snapshot, now time.Time) bool {
+	changed := o.PID != r.pid || !o.Since.Equal(r.since)
+	if changed {
+		r.pid, r.since, r.seen = o.PID, o.Since, now
+	}
 	switch {
 	case o.Age < restAfter: // or there is none
-		r.pid, r.since, r.want = 0, time.Time{}, vacuumWorks
+		r.want = vacuumWorks
 		return r.is != vacuumWorks || now.Sub(r.told) >= restAfter
-	case o.PID != r.pid || !o.Since.Equal(r.since):
-		r.pid, r.since, r.seen, r.want = o.PID, o.Since, now, r.is
+	case changed:
+		r.want = r.is
 		if r.is != vacuumUnknown {
 			r.want = vacuumWorks
 		}
