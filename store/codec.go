@@ -11,28 +11,60 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// rows lends messages to Encode: a commit encodes thousands of rows, each for a moment.
-var rows = sync.Pool{New: func() any { return new(storev1.Task) }}
+// forms lends messages to Encode: a commit encodes thousands of rows, each for a moment.
+var forms = sync.Pool{New: func() any { return new(form) }}
+
+// form is a message with those within, all empty.
+type form struct {
+	storev1.Task
+	tries []*storev1.Try
+}
 
 // Encode appends the stored form of a task to dst and returns the longer slice. Equal tasks have
 // equal bytes. Fields that Decode did not know come out again as they were.
-func Encode(dst []byte, t *Task) []byte { return encode(dst, t, t.Payload, t.Result) }
+func Encode(dst []byte, t *Task) []byte {
+	return encode(dst, t, parts{payload: t.Payload, result: t.Result})
+}
 
 // EncodeBare is Encode without payload and result, for engines that keep them elsewhere.
-func EncodeBare(dst []byte, t *Task) []byte { return encode(dst, t, nil, nil) }
+func EncodeBare(dst []byte, t *Task) []byte { return encode(dst, t, parts{}) }
 
-func encode(dst []byte, t *Task, payload, result []byte) []byte {
-	m := rows.Get().(*storev1.Task)
+// EncodeEnded is Encode without payload, for history.
+func EncodeEnded(dst []byte, t *Task) []byte { return encode(dst, t, parts{result: t.Result}) }
+
+// EncodeKeyed is EncodeBare without the id, and without CreatedAt, DueAt and FirstDueAt unless times is set: for engines
+// that have them in columns of their own.
+func EncodeKeyed(dst []byte, t *Task, times bool) []byte {
+	return encode(dst, t, parts{noID: true, noTimes: !times})
+}
+
+// parts says what of a task is encoded besides its numbers and names.
+type parts struct {
+	payload, result []byte
+	noID, noTimes   bool
+}
+
+func encode(dst []byte, t *Task, p parts) []byte {
+	m := forms.Get().(*form)
 	fill(m, t)
-	m.Payload, m.Result = payload, result
+	m.Payload, m.Result = p.payload, p.result
+	if p.noID {
+		m.Id = nil
+	}
+	if p.noTimes {
+		m.CreatedAt, m.DueAt, m.FirstDueAt, m.NoFirstDue = 0, 0, 0, false
+	}
 	n := m.SizeVT()
 	at := len(dst)
 	dst = slices.Grow(dst, n+len(t.unknown))[:at+n]
 	if _, err := m.MarshalToSizedBufferVT(dst[at:]); err != nil {
 		panic(err) // it has no error but that of a size that SizeVT got wrong
 	}
+	for _, y := range m.Tries {
+		y.Reset()
+	}
 	m.Reset()
-	rows.Put(m)
+	forms.Put(m)
 	return append(dst, t.unknown...)
 }
 
@@ -114,7 +146,7 @@ func Decode(data []byte) (*Task, error) {
 	return t, nil
 }
 
-func fill(m *storev1.Task, t *Task) {
+func fill(m *form, t *Task) {
 	m.Id = t.ID[:]
 	m.Tenant = t.Tenant
 	m.Function = t.Function
@@ -152,8 +184,10 @@ func fill(m *storev1.Task, t *Task) {
 	m.ErrClass = uint32(t.ErrClass)
 	m.ErrMessage = raw(t.ErrMessage)
 	m.Fingerprint = t.Fingerprint
-	for _, k := range slices.Sorted(maps.Keys(t.Labels)) {
-		m.Labels = append(m.Labels, &storev1.Label{Key: k, Value: t.Labels[k]})
+	if len(t.Labels) > 0 {
+		for _, k := range slices.Sorted(maps.Keys(t.Labels)) {
+			m.Labels = append(m.Labels, &storev1.Label{Key: k, Value: t.Labels[k]})
+		}
 	}
 	if r := t.Record; r != nil {
 		m.Record = &storev1.Record{Epoch: r.Token.Epoch, Push: r.Token.Push, Executor: raw(r.Executor),
@@ -163,21 +197,22 @@ func fill(m *storev1.Task, t *Task) {
 		m.Cancel = &storev1.Cancel{At: micros(c.At), Reason: raw(c.Reason)}
 	}
 	for i := range t.Tries {
-		m.Tries = append(m.Tries, writeTry(&t.Tries[i]))
+		if i == len(m.tries) {
+			m.tries = append(m.tries, new(storev1.Try))
+		}
+		writeTry(m.tries[i], &t.Tries[i])
 	}
+	m.Tries = m.tries[:len(t.Tries)]
 }
 
-func writeTry(y *Try) *storev1.Try {
-	m := &storev1.Try{
-		Attempt: int64(y.Attempt), Epoch: y.Token.Epoch, Push: y.Token.Push, Executor: raw(y.Executor),
-		ChosenAt: micros(y.ChosenAt), PushedAt: micros(y.PushedAt), AckedAt: micros(y.AckedAt),
-		EndedAt: micros(y.EndedAt), CommittedAt: micros(y.CommittedAt),
-		Class: uint32(y.Class), Message: raw(y.Message), LogTruncated: y.LogTruncated,
-	}
+func writeTry(m *storev1.Try, y *Try) {
+	m.Attempt, m.Epoch, m.Push, m.Executor = int64(y.Attempt), y.Token.Epoch, y.Token.Push, raw(y.Executor)
+	m.ChosenAt, m.PushedAt, m.AckedAt = micros(y.ChosenAt), micros(y.PushedAt), micros(y.AckedAt)
+	m.EndedAt, m.CommittedAt = micros(y.EndedAt), micros(y.CommittedAt)
+	m.Class, m.Message, m.LogTruncated = uint32(y.Class), raw(y.Message), y.LogTruncated
 	for _, l := range y.LogLines {
 		m.LogLines = append(m.LogLines, raw(l))
 	}
-	return m
 }
 
 func readTry(m *storev1.Try) Try {

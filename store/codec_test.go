@@ -122,3 +122,32 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 }
+
+// The shorter forms are what Encode writes of a task that has less, whatever was encoded before: messages are used again.
+func TestShorterForms(t *testing.T) {
+	full, small := sample(), &Task{ID: sample().ID, Tenant: "t", Function: "f"}
+	without := func(row *Task, change func(*Task)) []byte {
+		u := *row
+		change(&u)
+		return Encode(nil, &u)
+	}
+	const id = 2 + len(task.ID{})
+	for range 3 {
+		for _, row := range []*Task{full, small} {
+			ended := without(row, func(u *Task) { u.Payload = nil })
+			if got := EncodeEnded(nil, row); !bytes.Equal(got, ended) {
+				t.Errorf("EncodeEnded: % x, want % x", got, ended)
+			}
+			bare := without(row, func(u *Task) { u.Payload, u.Result = nil, nil })
+			if got := EncodeKeyed(nil, row, true); !bytes.Equal(got, bare[id:]) {
+				t.Errorf("EncodeKeyed with times: % x, want % x", got, bare[id:])
+			}
+			timeless := without(row, func(u *Task) {
+				u.Payload, u.Result, u.CreatedAt, u.DueAt, u.FirstDueAt = nil, nil, time.Time{}, time.Time{}, time.Time{}
+			})
+			if got := EncodeKeyed(nil, row, false); !bytes.Equal(got, timeless[id:]) {
+				t.Errorf("EncodeKeyed without times: % x, want % x", got, timeless[id:])
+			}
+		}
+	}
+}

@@ -15,7 +15,9 @@ import (
 // Two differences from the stock codec matter to callers. It does not check that string fields are
 // UTF-8, in either direction: who takes strings from outside must (package task does). And decoded
 // messages own their memory: bytes fields are copies, never parts of a pooled buffer.
-func Codec() encoding.CodecV2 { return codec{mem.DefaultBufferPool()} }
+func Codec() encoding.CodecV2 { return codec{pool} }
+
+var pool mem.BufferPool = new(buffers)
 
 type codec struct{ pool mem.BufferPool }
 

@@ -113,3 +113,12 @@ func (c *columns) params(day int32) [][]byte {
 	}
 	return c.values
 }
+
+// size returns how long a message with the parameters is, at most.
+func (c *columns) size() int {
+	n := len(commitSQL) + 256 // what goes around them
+	for _, v := range c.values {
+		n += len(v) + 4 + 4 + 2 // length, type and format
+	}
+	return n
+}

@@ -120,7 +120,10 @@ func (s *Store) send(ctx context.Context, today int32) (*answer, error) {
 		return nil, notSent(fmt.Errorf("connect: %w", err))
 	}
 	defer conn.Release()
-	r := conn.Conn().PgConn().ExecParams(ctx, commitSQL, c.params(today), c.oids, c.binary, []int16{1}).Read()
+	pg, params := conn.Conn().PgConn(), c.params(today)
+	s.writer.lent.to(pg, c.size())
+	r := pg.ExecParams(ctx, commitSQL, params, c.oids, c.binary, []int16{1}).Read()
+	s.writer.lent.back(pg)
 	if r.Err != nil {
 		if code(r.Err) == codeNoPartitionForRow {
 			clear(s.writer.days)

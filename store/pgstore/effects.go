@@ -58,18 +58,21 @@ type writer struct {
 	effects []effect
 	index   map[task.ID]int // into effects
 	flows   []*flow         // that the batch changes, in order of flow.n
+	newest  *flow           // that was asked for last: mostly it is the next one, too
 	totals  []totals        // by part
 	keyed   []int           // nets in the order of the k_ arrays
 	funcs   []function
 	packs   []*pack         // of the batch; what is behind its length is used again
 	open    map[packKey]int // the pack that grows
 	message []byte          // of a task on its way into a pack
+	lent    lent
 
-	known  map[flowKey]*flow
-	blocks map[blockKey]bool // in table blocks
-	days   map[int32]bool    // that history has
-	naming []*flow           // become named when the batch is stored
-	adding []blockKey        // likewise
+	known     map[flowKey]*flow
+	blocks    map[blockKey]bool // in table blocks
+	lastBlock blockKey          // one of them
+	days      map[int32]bool    // that history has
+	naming    []*flow           // become named when the batch is stored
+	adding    []blockKey        // likewise
 }
 
 type function struct {
@@ -128,6 +131,7 @@ func (w *writer) begin() {
 	clear(w.totals)
 	if len(w.known) > maxCached {
 		clear(w.known)
+		w.newest = nil
 	}
 	if len(w.blocks) > maxCached {
 		clear(w.blocks)
@@ -192,11 +196,15 @@ func (n *effect) bytes() []byte {
 // flow returns the flow of a task, as of this batch.
 func (w *writer) flow(partition uint32, t *store.Task) *flow {
 	key := flowKey{partition, t.Flow()}
-	f := w.known[key]
+	f := w.newest
+	if f == nil || f.flowKey != key {
+		f = w.known[key]
+	}
 	if f == nil {
 		f = &flow{flowKey: key, place: readyPlace(partition, key.Flow), list: listBase(t.Tenant, t.Function)}
 		w.known[key] = f
 	}
+	w.newest = f
 	if f.batch != w.batch {
 		f.batch, f.ready, f.bytes = w.batch, 0, 0
 		w.flows = append(w.flows, f)
@@ -303,14 +311,14 @@ func (w *writer) hot(n *effect, place, sort, list, created, mark, body *array) {
 	} else {
 		mark.null()
 	}
-	body.encode(func(dst []byte) []byte { return encodeHot(dst, t, isPlain) })
+	body.encode(func(dst []byte) []byte { return store.EncodeKeyed(dst, t, !isPlain) })
 }
 
 // pack adds a task that has ended to a pack. Its payload is kept where it is a dead letter; then, and where the task may
 // turn out to be refused, it is alone.
 func (w *writer) pack(n *effect) {
 	t := n.last.Task
-	w.message = encodeEnded(w.message[:0], t)
+	w.message = store.EncodeEnded(w.message[:0], t)
 	key := packKey{n.flow, t.State, blockOf(t.ID), t.CreatedAt.UnixMicro() >> packSpan}
 	keeps := t.State == task.Failed && t.PayloadSize > 0
 	if keeps || n.inserted() && t.ClientID != "" {
@@ -357,7 +365,7 @@ func (w *writer) writePacks() {
 		}
 		for _, t := range p.first[:p.n] {
 			alone.reset(p.packKey)
-			w.message = encodeEnded(w.message[:0], t)
+			w.message = store.EncodeEnded(w.message[:0], t)
 			alone.add(t, w.message)
 			w.writePack(&alone)
 		}
@@ -409,10 +417,11 @@ func (w *writer) label(n *effect, key, created int64, id task.ID, ended bool) {
 // block notes that tasks of a block of numbers ended today.
 func (w *writer) block(partition uint32, seq uint64, today int32) {
 	k := blockKey{partition, seq >> blockBits, today}
-	if w.blocks[k] {
+	if n := len(w.adding); n > 0 && w.adding[n-1] == k || w.lastBlock == k {
 		return
 	}
-	if len(w.adding) > 0 && w.adding[len(w.adding)-1] == k {
+	if w.blocks[k] {
+		w.lastBlock = k
 		return
 	}
 	w.adding = append(w.adding, k)

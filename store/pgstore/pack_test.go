@@ -34,7 +34,7 @@ func TestPacksKeepTasks(t *testing.T) {
 			u.Result = bytes.Repeat([]byte{byte(rand.Uint32())}, rand.IntN(300))
 			u.ErrMessage = "it failed"
 		}
-		m := encodeEnded(nil, &u)
+		m := store.EncodeEnded(nil, &u)
 		if p.full(len(m)) {
 			size += len(p.b)
 			tasks += p.n
@@ -56,7 +56,7 @@ func check(t *testing.T, b []byte, want []*store.Task) {
 	t.Helper()
 	n := 0
 	err := unpack(b, func(got *store.Task) error {
-		if g, w := encodeEnded(nil, got), encodeEnded(nil, want[n]); !bytes.Equal(g, w) {
+		if g, w := store.EncodeEnded(nil, got), store.EncodeEnded(nil, want[n]); !bytes.Equal(g, w) {
 			t.Errorf("task %d of a pack: %+v, want %+v", n, got, want[n])
 		}
 		n++

@@ -12,35 +12,10 @@ import (
 )
 
 // idField is how the id starts in the form that store.Encode writes: field 1, 16 bytes, and first. A hot
-// row has a column for it, so that its body goes without: 18 of 90 bytes.
+// row has a column for it, so that its body goes without (store.EncodeKeyed): 18 of 90 bytes.
 var idField = []byte{1<<3 | 2, 16}
 
 const idLen = 2 + 16
-
-// encodeHot appends a hot row's body: without payload, result and id, and for a plain row without its times.
-func encodeHot(dst []byte, t *store.Task, plain bool) []byte {
-	if plain {
-		u := *t
-		u.CreatedAt, u.DueAt, u.FirstDueAt = time.Time{}, time.Time{}, time.Time{}
-		t = &u
-	}
-	at := len(dst)
-	dst = store.EncodeBare(dst, t)
-	if bytes.HasPrefix(dst[at:], idField) {
-		dst = append(dst[:at], dst[at+idLen:]...)
-	}
-	return dst
-}
-
-// encodeEnded appends the message of a task that has ended: with its result, without its payload.
-func encodeEnded(dst []byte, t *store.Task) []byte {
-	if len(t.Result) == 0 {
-		return store.EncodeBare(dst, t)
-	}
-	u := *t
-	u.Payload = nil
-	return store.Encode(dst, &u)
-}
 
 // row is a hot one that a query returns, up to the next one. The queries name its columns: id, body, sort if it is plain.
 type row struct {

@@ -136,6 +136,7 @@ CREATE TABLE headrace.requests (
     at        bigint   NOT NULL, -- microseconds since 1970
     body      bytea    NOT NULL
 ) PARTITION BY LIST (slot);
+ALTER TABLE headrace.requests ALTER body SET STORAGE EXTERNAL; -- ids are random: trying to compress those of a large submit costs 2 ms
 CREATE INDEX requests_id ON headrace.requests (id, at);
 CREATE TABLE headrace.requests_0 PARTITION OF headrace.requests FOR VALUES IN (0);
 CREATE TABLE headrace.requests_1 PARTITION OF headrace.requests FOR VALUES IN (1);
@@ -300,8 +301,10 @@ BEGIN
         INSERT INTO headrace.names SELECT * FROM unnest(n_tenant, n_function, n_partition, n_band) ORDER BY 1, 2, 3, 4 ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(i_id) > 0 THEN
+        -- In the select list, unlike in FROM, arrays are unpacked row by row and not first copied, each into a table of its own.
         INSERT INTO headrace.hot (id, num, place, sort, list, created, mark, body, payload)
-        SELECT * FROM unnest(i_id, i_num, i_place, i_sort, i_list, i_created, i_mark, i_body, i_payload) AS t (id)
+        SELECT * FROM (SELECT unnest(i_id) AS id, unnest(i_num), unnest(i_place), unnest(i_sort), unnest(i_list), unnest(i_created), unnest(i_mark),
+                       unnest(i_body), unnest(i_payload)) t
         WHERE v_refused IS NULL OR t.id <> ALL (v_refused);
     END IF;
     IF cardinality(u_id) > 0 THEN
