@@ -304,6 +304,9 @@ type PartitionStat struct {
 //	View(id task.ID) (t *store.Task, v View, ok bool)       of a task in memory
 //	Running(tenant, function string, most int) []task.ID    newest first; "" is any function
 //	Stats() []PartitionStat     in partition order
+//	Usages() []TenantUsage      by tenant
+//	Strain(now time.Time) Strain
+//	SetWeight(now time.Time, tenant string, weight int)
 //	Dump() string               for people
 //	InHand() (partition uint32, id task.ID, ok bool)        what the running call works on, for the guard
 //	Check() error                                           whether the state is consistent: tests and the simulation

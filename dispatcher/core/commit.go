@@ -340,13 +340,13 @@ func (c *Core) apply(p *partition, ch *store.Change, pc *pendingChange, existing
 		c.unkeep(it)
 	}
 	it.disk = ch.Task
-	p.count(ch.Old, -1)
+	it.lane.count(ch.Old, -1)
 	switch pc.then {
 	case thenEnded:
 		c.ended(it)
 		return
 	}
-	p.count(ch.Task, 1)
+	it.lane.count(ch.Task, 1)
 	switch pc.then {
 	case thenPlaced:
 		c.decided(it)
@@ -474,11 +474,13 @@ func (db *database) arm(c *Core) {
 	c.timers.set(&db.timer, at)
 }
 
-// count keeps the partition's counters: n is 1 for a row that is there now, -1 for one that was.
-func (p *partition) count(t *store.Task, n int64) {
+// count keeps the counters of the lane's partition and tenant: n is 1 for a row that is there now, -1 for one that was.
+func (l *lane) count(t *store.Task, n int64) {
 	if t.Ready() {
-		p.stat.Backlog += n
+		l.part.stat.Backlog += n
+		l.use.ready += n
 	} else {
-		p.stat.Scheduled += n
+		l.part.stat.Scheduled += n
+		l.use.scheduled = max(l.use.scheduled+n, 0)
 	}
 }

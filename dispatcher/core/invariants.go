@@ -57,6 +57,15 @@ func (c *Core) Check() error {
 		if p.stat.Backlog < 0 || p.stat.Scheduled < 0 {
 			return fmt.Errorf("partition %d counts %d ready and %d due", p.id, p.stat.Backlog, p.stat.Scheduled)
 		}
+		ready := int64(0)
+		for t, u := range p.usage {
+			if ready += u.ready; u.ready < 0 {
+				return fmt.Errorf("partition %d counts %d ready of %s", p.id, u.ready, t.name)
+			}
+		}
+		if !p.takeover.reading && ready != p.stat.Backlog {
+			return fmt.Errorf("partition %d counts %d ready, of all tenants %d", p.id, p.stat.Backlog, ready)
+		}
 		for f, l := range p.lanes {
 			size := 0
 			if l.flow.paused != nil {

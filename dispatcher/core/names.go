@@ -15,6 +15,7 @@ import (
 type tenant struct {
 	name      string
 	weight    int
+	ended     uint64 // tasks, since the node started
 	functions map[string]*function
 	downs     map[string]*downstream
 	queues    []*commitQueue // by database

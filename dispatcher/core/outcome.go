@@ -219,6 +219,8 @@ func (c *Core) decided(it *item) {
 // ended is called when a task's end is on disk.
 func (c *Core) ended(it *item) {
 	it.part.stat.Bytes -= int64(it.t.PayloadSize)
+	it.lane.use.bytes = max(it.lane.use.bytes-int64(it.t.PayloadSize), 0)
+	it.lane.flow.function.tenant.ended++
 	c.tellCommitted(it)
 	for _, w := range it.waiting {
 		outcome := headracev1.CancelOutcome_CANCEL_OUTCOME_ALREADY_FINISHED

@@ -29,6 +29,7 @@ type partition struct {
 	due   dueIndex
 	gets  map[uint64]*getting
 	stat  PartitionStat
+	usage map[*tenant]*usage
 
 	takeover  takeover
 	releasing bool // Release was called: nothing new, no pushes

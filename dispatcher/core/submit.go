@@ -170,8 +170,9 @@ func (c *Core) inserted(p *partition, pc *pendingChange, existing *store.Task, b
 // accept takes a task that is on disk since a moment ago into memory, if there is room.
 func (c *Core) accept(p *partition, t *store.Task) {
 	p.stat.Bytes += int64(t.PayloadSize)
-	p.count(t, 1)
 	l := c.lane(p, t.Flow())
+	l.count(t, 1)
+	l.use.bytes += int64(t.PayloadSize)
 	if !l.expires && (!t.Deadline.IsZero() || t.StartTTL > 0) {
 		if l.expires = true; l.more {
 			c.armPartition(p)

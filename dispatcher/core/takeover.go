@@ -44,7 +44,7 @@ func (c *Core) Acquired(now time.Time, a Acquired) {
 		id: id, db: c.database(a.Database), epoch: a.Epoch, floor: r.Partition.Floor,
 		seq: r.Partition.Seq, old: r.Partition.Seq, known: r.Partition.Seq, raisedAt: a.RaisedAt,
 		items: map[uint64]*item{}, lanes: map[store.Flow]*lane{}, gets: map[uint64]*getting{},
-		policies: map[*function]uint64{},
+		policies: map[*function]uint64{}, usage: map[*tenant]*usage{},
 	}
 	p.timer.owner = p
 	p.stat = PartitionStat{Partition: id, Database: a.Database, Epoch: a.Epoch,
@@ -113,6 +113,8 @@ func (c *Core) recoverSlice(p *partition) {
 		for ; len(o.flows) > 0 && left > 0; left-- {
 			l := c.lane(p, o.flows[0].Flow)
 			l.more, l.expires = true, true
+			l.use.ready += o.flows[0].Ready
+			l.use.bytes += o.flows[0].Bytes
 			o.flows = o.flows[1:]
 		}
 		if len(o.rows)+len(o.flows) > 0 {

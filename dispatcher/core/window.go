@@ -12,6 +12,7 @@ import (
 type lane struct {
 	flow *flow
 	part *partition
+	use  *usage // of the flow's tenant in the partition
 
 	window []slot // by key; what comes before head is gone
 	head   int
@@ -47,7 +48,7 @@ func (c *Core) lane(p *partition, f store.Flow) *lane {
 	l := p.lanes[f]
 	if l == nil {
 		fl := c.function(f.Tenant, f.Function).flows[f.Band]
-		l = &lane{flow: fl, part: p}
+		l = &lane{flow: fl, part: p, use: p.usageOf(fl.function.tenant)}
 		l.timer.owner = l
 		p.lanes[f] = l
 		i := sort.Search(len(fl.lanes), func(i int) bool { return fl.lanes[i].part.id >= p.id })

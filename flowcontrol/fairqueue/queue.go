@@ -106,6 +106,9 @@ func (q *Queue) Correct(e *Entry, difference int64) {
 	}
 }
 
+// SetWeight changes the weight; what it has used stays what it was. Weights below 1 count as 1.
+func (e *Entry) SetWeight(weight int) { e.weight = int64(max(weight, 1)) }
+
 func (e *Entry) add(cost int64) {
 	total := cost<<tagShift + e.remainder
 	e.start += total / e.weight
