@@ -20,6 +20,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/api"
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/door"
 	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/dispatcher/ownership"
 	"github.com/headrace/headrace/dispatcher/peer"
@@ -33,6 +34,7 @@ import (
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
+	"github.com/headrace/headrace/shard/tenants"
 	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
 )
@@ -67,6 +69,8 @@ type Node struct {
 	placements *placement.Registry
 	pauses     *pause.Registry
 	limits     *limits.Registry
+	tenants    *tenants.Registry
+	door       *door.Door
 	push       *push.Server
 	grpc       *grpc.Server
 	health     *health.Server
@@ -187,6 +191,8 @@ func (n *Node) build(res *resources) (err error) {
 	if !n.cfg.has(RoleDispatcher) || res.sole {
 		life = 0
 	}
+	n.door = door.New(door.Config{Now: n.clock.Now, Local: n.strain, Logger: n.cfg.Logger,
+		Peers: func() []*door.Report { return n.router.Reports() }})
 	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: ownership.Trust(n.cfg.TTL)}
 	var hand loop.Hand
 	if res.inHand != nil {
@@ -194,7 +200,7 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	n.loop, err = loop.New(loop.Config{
 		Hand:      hand,
-		Core:      core.Config{Random: random, Roster: n.roster != nil, Handles: n.onTask()},
+		Core:      core.Config{Random: random, TenantWeight: n.door.Weight, Roster: n.roster != nil, Handles: n.onTask()},
 		Roster:    n.tellRoster(),
 		Databases: dbs,
 		Now:       n.clock.Now,
@@ -220,7 +226,11 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
-	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring)
+	n.tenants, err = tenants.New(tenants.Config{KV: res.registry, Now: n.clock.Now, Changed: n.granted, Logger: n.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring, n.door.Report)
 	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.pauses.Current, n.clock.Now, n.cfg.Logger, n.member.Events())
 	n.owners.ready, n.owners.roster = n.setServing, n.router.Executors
 	if !res.sole {
@@ -234,7 +244,7 @@ func (n *Node) build(res *resources) (err error) {
 		return err
 	}
 	n.api, err = api.New(api.Config{
-		Placements: n.placements, Pauses: n.pauses, Limits: n.limits,
+		Placements: n.placements, Pauses: n.pauses, Limits: n.limits, Tenants: n.tenants, Door: n.door,
 		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
 		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
 		Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
@@ -275,6 +285,7 @@ func (n *Node) build(res *resources) (err error) {
 	headracev1.RegisterPlacementServiceServer(n.grpc, &api.Placements{Services: n.api})
 	headracev1.RegisterPauseServiceServer(n.grpc, &api.Pauses{Services: n.api})
 	headracev1.RegisterLimitServiceServer(n.grpc, &api.Limits{Services: n.api})
+	headracev1.RegisterTenantServiceServer(n.grpc, &api.Tenants{Services: n.api})
 	headracev1.RegisterClusterServiceServer(n.grpc, &api.ClusterInfo{Services: n.api})
 	headracev1.RegisterExecutorServiceServer(n.grpc, executorService{push: n.push, api: &api.Executors{Services: n.api}})
 	healthpb.RegisterHealthServer(n.grpc, n.health)
@@ -322,7 +333,7 @@ func (n *Node) setServing(serves bool) {
 }
 
 // services are what health is asked for by name; "" is the whole node.
-var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService", "headrace.v1.PauseService", "headrace.v1.LimitService"}
+var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService", "headrace.v1.PauseService", "headrace.v1.LimitService", "headrace.v1.TenantService"}
 
 func (n *Node) setHealth(serves bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING

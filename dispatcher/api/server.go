@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/door"
 	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/dispatcher/peer"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/headrace/headrace/shard/limits"
 	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
+	"github.com/headrace/headrace/shard/tenants"
 	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -72,6 +74,10 @@ type Config struct {
 	Pauses *pause.Registry
 	// Limits are what operators say of adaptive limits. Required.
 	Limits *limits.Registry
+	// Tenants are what tenants were granted. Required.
+	Tenants *tenants.Registry
+	// Door says who may submit now. Required.
+	Door *door.Door
 
 	Now        func() time.Time // time.Now
 	MaxPayload int              // bytes; task.MaxPayload. Up to task.MaxPayloadConfig
@@ -106,8 +112,8 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if len(cfg.Databases) == 0 {
 		return nil, errors.New("new api: no databases")
 	}
-	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil || cfg.Limits == nil {
-		return nil, errors.New("new api: Secret, Placements, Pauses and Limits are required")
+	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil || cfg.Limits == nil || cfg.Tenants == nil || cfg.Door == nil {
+		return nil, errors.New("new api: Secret, Placements, Pauses, Limits, Tenants and Door are required")
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = task.MaxPayload

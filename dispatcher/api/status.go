@@ -14,12 +14,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/door"
 	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
 	"github.com/headrace/headrace/shard/limits"
 	"github.com/headrace/headrace/shard/pause"
 	"github.com/headrace/headrace/shard/placement"
+	"github.com/headrace/headrace/shard/tenants"
 	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -40,7 +42,11 @@ var (
 func border(err error) (grpcx.Info, bool) {
 	var field *task.FieldError
 	var exists *core.ExistsError
+	var refusal *door.Refusal
 	switch {
+	case errors.As(err, &refusal):
+		return grpcx.Info{Code: codes.ResourceExhausted, Reason: refusal.Reason, Message: refusal.Error(), RetryAfter: refusal.RetryAfter,
+			Metadata: map[string]string{grpcx.MetaTenant: refusal.Tenant, grpcx.MetaLevel: refusal.Level.String(), grpcx.MetaLimit: refusal.Limit}}, true
 	case errors.As(err, &field):
 		return grpcx.Info{Code: codes.InvalidArgument, Reason: "invalid_argument", Message: field.Error(),
 			Metadata: map[string]string{grpcx.MetaField: field.Field, grpcx.MetaWant: field.Want}}, true
@@ -68,6 +74,8 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, placement.ErrPending):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "placement_pending",
 			Message: "where the tenant's client ids are kept is not settled yet, which happens once; nothing was stored", RetryAfter: 200 * time.Millisecond}, true
+	case errors.Is(err, tenants.ErrTooMany):
+		return grpcx.Info{Code: codes.ResourceExhausted, Reason: "too_many_tenants", Message: err.Error()}, true
 	case errors.Is(err, pause.ErrTooMany):
 		return grpcx.Info{Code: codes.ResourceExhausted, Reason: "too_many_pauses", Message: err.Error()}, true
 	case errors.Is(err, core.ErrStoreSlow):
@@ -78,7 +86,7 @@ func border(err error) (grpcx.Info, bool) {
 			Message: "nobody knows whether it was stored: send the same request again, marked as a retry", RetryAfter: 200 * time.Millisecond}, true
 	case errors.Is(err, truth.ErrHeld):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "registry_behind", Message: truth.ErrHeld.Error(), RetryAfter: 5 * time.Second}, true
-	case errors.Is(err, pause.ErrRegistry), errors.Is(err, limits.ErrRegistry):
+	case errors.Is(err, pause.ErrRegistry), errors.Is(err, limits.ErrRegistry), errors.Is(err, tenants.ErrRegistry):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "registry_unavailable",
 			Message: "the registry does not answer; nobody knows whether it was done: try again", RetryAfter: time.Second}, true
 	case errors.Is(err, truth.ErrAgreed):

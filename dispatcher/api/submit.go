@@ -48,7 +48,8 @@ func (s *Tasks) Submit(ctx context.Context, req *headracev1.SubmitRequest) (*hea
 		return nil, items[0].Err
 	}
 	load, known := s.engine.Load(items[0].ID.Partition())
-	res := &headracev1.SubmitResponse{Id: items[0].ID.String(), Deduplicated: items[0].Dedup, Pressure: load.Pressure}
+	res := &headracev1.SubmitResponse{Id: items[0].ID.String(), Deduplicated: items[0].Dedup,
+		Pressure: max(load.Pressure, s.cfg.Door.Pressure(req.Tenant))}
 	if soonest, latest, ok := eta(load, delay); ok && known && !items[0].Dedup {
 		res.EtaMin, res.EtaMax = durationpb.New(soonest), durationpb.New(latest)
 	}
@@ -107,10 +108,11 @@ func (s *Tasks) SubmitBatch(ctx context.Context, req *headracev1.SubmitBatchRequ
 	for _, o := range res.Outcomes {
 		if id, err := task.ParseID(o.Id); err == nil { // all are in one partition, but for some that were there before
 			load, _ := s.engine.Load(id.Partition())
-			res.Pressure = max(res.Pressure, load.Pressure)
+			res.Pressure = load.Pressure
 			break
 		}
 	}
+	res.Pressure = max(res.Pressure, s.cfg.Door.Pressure(req.Tenant))
 	return res, nil
 }
 
@@ -127,8 +129,28 @@ func (s *Tasks) checkSubmit(tenant string, requestID []byte) error {
 	return nil
 }
 
-// store has one of the tenant's partitions store rows, and returns what became of each.
+// store has rows stored, as many of the first ones as the door lets in, and returns what became of each. A retry of
+// them is let in whole, or not at all: what an earlier call has stored of it is found.
 func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task) (_ []core.SubmitItem, err error) {
+	pass, refusal := s.cfg.Door.Admit(tenant, len(rows), func(i int) int { return len(rows[i].Payload) }, retry)
+	if pass.Items == 0 && refusal != nil && len(rows) == 1 {
+		return nil, refusal
+	}
+	var items []core.SubmitItem
+	if pass.Items > 0 {
+		defer pass.Done()
+		if items, err = s.storeAll(ctx, tenant, requestID, retry, rows[:pass.Items]); err != nil {
+			return nil, err
+		}
+	}
+	for range len(rows) - pass.Items {
+		items = append(items, core.SubmitItem{Err: refusal})
+	}
+	return items, nil
+}
+
+// storeAll has one of the tenant's partitions store rows, and returns what became of each.
+func (s *Tasks) storeAll(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task) (_ []core.SubmitItem, err error) {
 	size := int64(0)
 	for _, t := range rows {
 		size += int64(len(t.Payload))
@@ -168,6 +190,9 @@ func (s *Tasks) store(ctx context.Context, tenant, requestID string, retry bool,
 			if answer, err = s.try(ctx, tenant, requestID, retry, rows, other, to); errors.Is(answer.Err, core.ErrNotOwner) {
 				answer = first // what the one that was chosen said tells more
 			}
+		}
+		if err == nil && retry && answer.Err == nil && len(answer.Items) < len(rows) && peer.Again(ctx, began) {
+			continue // it met a call that the door had let in in part: now that is known
 		}
 		// A partition that changes its owner has another in a moment.
 		if err != nil || !errors.Is(answer.Err, core.ErrNotOwner) || !peer.Again(ctx, began) {

@@ -77,7 +77,8 @@ type Submit struct {
 	Partition uint32
 	RequestID string // 16 bytes or ""
 	// Retry says that an earlier call with this RequestID may have been stored, here or in one of
-	// Candidates: the core looks there first and answers with the tasks that it finds.
+	// Candidates: the core looks there first and answers with the tasks that it finds. That call may have had fewer Tasks,
+	// the first of these: if it is under way its answer is this one's, too.
 	Retry      bool
 	Candidates []uint32
 	// Tasks are validated and complete but for ID, State and CreatedAt. The core owns them from now on.

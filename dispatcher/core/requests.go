@@ -61,6 +61,10 @@ func (rs *requests) attach(c *Core, s *Submit) bool {
 	switch {
 	case r == nil || r.barred && s.Retry:
 		return false
+	case r.done && s.Retry && len(r.items) < len(s.Tasks):
+		// The door let in a part of the first call, and all of this one: what is stored is looked up, the rest inserted.
+		rs.forget(r)
+		return false
 	case r.barred:
 		c.refuseSubmit(s.Reply, ErrUnknownOutcome)
 	case r.done:

@@ -38,6 +38,13 @@ func (l *Loop) AwaitPause(ctx context.Context, w core.PauseWait) ([]uint32, erro
 	return a.Partitions, err
 }
 
+// SetWeight changes a tenant's weight (core.Config.TenantWeight says the same from now on).
+func (l *Loop) SetWeight(tenant string, weight int) {
+	l.post("weight", func(now time.Time) {
+		l.enter("weight", func(c *core.Core) { c.SetWeight(now, tenant, weight) })
+	})
+}
+
 // pauseAnew tells a new core the rules.
 func (l *Loop) pauseAnew() {
 	for _, tenant := range slices.Sorted(maps.Keys(l.pauses)) {

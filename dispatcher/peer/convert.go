@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/door"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
@@ -110,6 +111,36 @@ func readLive(m *headracev1.LiveTask) (core.Live, error) {
 		ChosenAt: at(m.ChosenTime), PushedAt: at(m.PushedTime), AckedAt: at(m.AckedTime),
 		Progress: m.Progress, LogLines: m.LogLines, WaitReason: m.WaitReason, MaxAttempts: int(m.MaxAttempts),
 	}}, nil
+}
+
+// writeReport adds what the door knows to the statistics.
+func writeReport(m *headracev1.StreamStatsResponse, report func() *door.Report) {
+	if report == nil {
+		return
+	}
+	r := report()
+	if r == nil {
+		return
+	}
+	m.SharedPressure = r.Shared
+	m.Tenants = make([]*headracev1.PeerTenantUsage, len(r.Tenants))
+	all := make([]headracev1.PeerTenantUsage, len(r.Tenants))
+	for i, u := range r.Tenants {
+		t := &all[i]
+		t.Tenant, t.Ready, t.Rows, t.Bytes = u.Tenant, u.Ready, u.Rows, u.Bytes
+		t.FinishRate, t.OfferedRate, t.AcceptedRate, t.OfferedCost = u.Finish, u.Offered, u.Accepted, u.Cost
+		m.Tenants[i] = t
+	}
+}
+
+// readReport returns what a peer's door knows.
+func readReport(m *headracev1.StreamStatsResponse, at time.Time) *door.Report {
+	r := &door.Report{At: at, Shared: m.SharedPressure, Tenants: make([]door.Usage, len(m.Tenants))}
+	for i, t := range m.Tenants {
+		r.Tenants[i] = door.Usage{Tenant: t.Tenant, Ready: t.Ready, Rows: t.Rows, Bytes: t.Bytes,
+			Finish: t.FinishRate, Offered: t.OfferedRate, Accepted: t.AcceptedRate, Cost: t.OfferedCost}
+	}
+	return r
 }
 
 func stamp(t time.Time) *timestamppb.Timestamp {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/door"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -46,6 +47,8 @@ type peer struct {
 	watches watches
 	stats   atomic.Pointer[stats]
 	node    atomic.Pointer[headracev1.Node]
+	report  atomic.Pointer[door.Report] // of its door; nil: none yet
+	now     func() time.Time            // a clock that counts suspends
 	roster  rosterView
 }
 
@@ -64,7 +67,7 @@ const statsLife = 2 * time.Second
 // fresh reports whether the peer has told something lately.
 func (s *stats) fresh() bool { return !s.at.IsZero() && time.Since(s.at) <= statsLife }
 
-func dial(n shard.Node, opts []grpc.DialOption, log *zap.Logger) (*peer, error) {
+func dial(n shard.Node, opts []grpc.DialOption, now func() time.Time, log *zap.Logger) (*peer, error) {
 	target, resolve := grpcx.Target(n.Addr)
 	conn, err := grpc.NewClient(target, slices.Concat(opts, resolve)...)
 	if err != nil {
@@ -75,6 +78,9 @@ func dial(n shard.Node, opts []grpc.DialOption, log *zap.Logger) (*peer, error) 
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.watches = watches{client: p.client, ctx: p.ctx, wg: &p.wg}
 	p.stats.Store(&stats{})
+	if p.now = now; now == nil {
+		p.now = time.Now
+	}
 	p.wg.Go(p.follow)
 	return p, nil
 }
@@ -118,6 +124,7 @@ func (p *peer) told(m *headracev1.StreamStatsResponse) {
 			Scheduled: q.Scheduled, Running: q.Running, Bytes: q.Bytes}
 	}
 	p.stats.Store(s)
+	p.report.Store(readReport(m, p.now()))
 	if m.Node != nil {
 		p.node.Store(m.Node)
 	}

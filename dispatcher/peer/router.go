@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/door"
 	"github.com/headrace/headrace/internal/telemetry"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
@@ -92,7 +93,7 @@ func (r *Router) Update() {
 		if n.ID == r.cfg.NodeID || n.Addr == "" || r.peers[n.ID] != nil {
 			continue
 		}
-		p, err := dial(n, r.cfg.Dial, r.log)
+		p, err := dial(n, r.cfg.Dial, r.cfg.Now, r.log)
 		if err != nil {
 			r.log.Error("a node's address can't be used", telemetry.Err(err))
 			continue
@@ -397,6 +398,19 @@ type Load struct {
 	Pressure float64
 	Rate     float64 // 0: unknown
 	Backlog  int64
+}
+
+// Reports are what the doors of the other nodes told last, however long ago (door.Report.At).
+func (r *Router) Reports() []*door.Report {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var out []*door.Report
+	for _, p := range r.peers { // they are summed up: the order does not matter
+		if rep := p.report.Load(); rep != nil {
+			out = append(out, rep)
+		}
+	}
+	return out
 }
 
 // Partitions returns what is known of all partitions that have an owner, those of others a quarter of a second

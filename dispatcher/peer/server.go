@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/dispatcher/door"
 	"github.com/headrace/headrace/dispatcher/loop"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/store"
@@ -49,6 +50,7 @@ type Service struct {
 	local  Local
 	self   func(*headracev1.Node) // fills in what only this node knows; nil: nothing
 	roster *Roster                // nil: nobody takes over from here
+	report func() *door.Report    // what the door knows; nil: nothing
 	pauses BringPauses
 
 	stop     chan struct{} // closed by Stop
@@ -60,8 +62,8 @@ type Service struct {
 type BringPauses func(ctx context.Context, tenant string, record []byte, revision int64) error
 
 // NewService returns the service. Register it at the gRPC server.
-func NewService(local Local, self func(*headracev1.Node), roster *Roster, pauses BringPauses) *Service {
-	return &Service{local: local, self: self, roster: roster, pauses: pauses, stop: make(chan struct{})}
+func NewService(local Local, self func(*headracev1.Node), roster *Roster, pauses BringPauses, report func() *door.Report) *Service {
+	return &Service{local: local, self: self, roster: roster, pauses: pauses, report: report, stop: make(chan struct{})}
 }
 
 // Stop ends the streams. Calls under way go on.
@@ -184,6 +186,7 @@ func (s *Service) StreamStats(_ *headracev1.StreamStatsRequest, stream grpc.Serv
 			res.Partitions = append(res.Partitions, &headracev1.PeerPartitionStats{Partition: p.Partition, Epoch: p.Epoch, Open: p.Open,
 				Backlog: p.Backlog, Scheduled: p.Scheduled, Running: p.Running, Bytes: p.Bytes})
 		}
+		writeReport(res, s.report)
 		if n%nodeEvery == 0 && s.self != nil {
 			res.Node = &headracev1.Node{}
 			s.self(res.Node)

@@ -19,6 +19,9 @@ const (
 	MetaWant       = "want"        // INVALID_ARGUMENT: its accepted range, in words
 	MetaExistingID = "existing_id" // ALREADY_EXISTS: the task that holds the client id
 	MetaErrorID    = "error_id"    // INTERNAL: to be found in the server's log
+	MetaTenant     = "tenant"      // RESOURCE_EXHAUSTED by a limit of a tenant: whose
+	MetaLevel      = "level"       // the same: how bad it is, soft or hard
+	MetaLimit      = "limit"       // the same: what it is held to, in words
 )
 
 // Info is an error as it crosses the wire: a status with ErrorInfo and, if a retry may help, RetryInfo.

@@ -1351,10 +1351,13 @@ type StreamStatsResponse struct {
 	// What the node knows of itself; once a second.
 	Node *Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	// How near it is to refusing submits, 0 to 1, and how many tries it starts a second (0: unknown).
-	Pressure      float64 `protobuf:"fixed64,3,opt,name=pressure,proto3" json:"pressure,omitempty"`
-	StartRate     float64 `protobuf:"fixed64,4,opt,name=start_rate,json=startRate,proto3" json:"start_rate,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Pressure  float64 `protobuf:"fixed64,3,opt,name=pressure,proto3" json:"pressure,omitempty"`
+	StartRate float64 `protobuf:"fixed64,4,opt,name=start_rate,json=startRate,proto3" json:"start_rate,omitempty"`
+	// What its submits cost everybody: 1 is where overload begins; and the tenants that have or ask for most, by name.
+	SharedPressure float64            `protobuf:"fixed64,5,opt,name=shared_pressure,json=sharedPressure,proto3" json:"shared_pressure,omitempty"`
+	Tenants        []*PeerTenantUsage `protobuf:"bytes,6,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StreamStatsResponse) Reset() {
@@ -1415,6 +1418,122 @@ func (x *StreamStatsResponse) GetStartRate() float64 {
 	return 0
 }
 
+func (x *StreamStatsResponse) GetSharedPressure() float64 {
+	if x != nil {
+		return x.SharedPressure
+	}
+	return 0
+}
+
+func (x *StreamStatsResponse) GetTenants() []*PeerTenantUsage {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+// PeerTenantUsage is what a node knows of a tenant: of its own partitions, and of its own door. Rates are of tasks a second.
+type PeerTenantUsage struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Ready  int64                  `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	Rows   int64                  `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	Bytes  int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// 0: unknown.
+	FinishRate    float64 `protobuf:"fixed64,5,opt,name=finish_rate,json=finishRate,proto3" json:"finish_rate,omitempty"`
+	OfferedRate   float64 `protobuf:"fixed64,6,opt,name=offered_rate,json=offeredRate,proto3" json:"offered_rate,omitempty"`
+	AcceptedRate  float64 `protobuf:"fixed64,7,opt,name=accepted_rate,json=acceptedRate,proto3" json:"accepted_rate,omitempty"`
+	OfferedCost   float64 `protobuf:"fixed64,8,opt,name=offered_cost,json=offeredCost,proto3" json:"offered_cost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerTenantUsage) Reset() {
+	*x = PeerTenantUsage{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerTenantUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerTenantUsage) ProtoMessage() {}
+
+func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerTenantUsage.ProtoReflect.Descriptor instead.
+func (*PeerTenantUsage) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PeerTenantUsage) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PeerTenantUsage) GetReady() int64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *PeerTenantUsage) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *PeerTenantUsage) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PeerTenantUsage) GetFinishRate() float64 {
+	if x != nil {
+		return x.FinishRate
+	}
+	return 0
+}
+
+func (x *PeerTenantUsage) GetOfferedRate() float64 {
+	if x != nil {
+		return x.OfferedRate
+	}
+	return 0
+}
+
+func (x *PeerTenantUsage) GetAcceptedRate() float64 {
+	if x != nil {
+		return x.AcceptedRate
+	}
+	return 0
+}
+
+func (x *PeerTenantUsage) GetOfferedCost() float64 {
+	if x != nil {
+		return x.OfferedCost
+	}
+	return 0
+}
+
 type PeerPartitionStats struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Partition     uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
@@ -1430,7 +1549,7 @@ type PeerPartitionStats struct {
 
 func (x *PeerPartitionStats) Reset() {
 	*x = PeerPartitionStats{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1561,7 @@ func (x *PeerPartitionStats) String() string {
 func (*PeerPartitionStats) ProtoMessage() {}
 
 func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1574,7 @@ func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPartitionStats.ProtoReflect.Descriptor instead.
 func (*PeerPartitionStats) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PeerPartitionStats) GetPartition() uint32 {
@@ -1520,7 +1639,7 @@ type PollRosterRequest struct {
 
 func (x *PollRosterRequest) Reset() {
 	*x = PollRosterRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1651,7 @@ func (x *PollRosterRequest) String() string {
 func (*PollRosterRequest) ProtoMessage() {}
 
 func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1664,7 @@ func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterRequest.ProtoReflect.Descriptor instead.
 func (*PollRosterRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PollRosterRequest) GetNodeId() string {
@@ -1582,7 +1701,7 @@ type PollRosterResponse struct {
 
 func (x *PollRosterResponse) Reset() {
 	*x = PollRosterResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1713,7 @@ func (x *PollRosterResponse) String() string {
 func (*PollRosterResponse) ProtoMessage() {}
 
 func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1726,7 @@ func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterResponse.ProtoReflect.Descriptor instead.
 func (*PollRosterResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PollRosterResponse) GetVersion() uint64 {
@@ -1644,7 +1763,7 @@ type RosterChange struct {
 
 func (x *RosterChange) Reset() {
 	*x = RosterChange{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1775,7 @@ func (x *RosterChange) String() string {
 func (*RosterChange) ProtoMessage() {}
 
 func (x *RosterChange) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1788,7 @@ func (x *RosterChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RosterChange.ProtoReflect.Descriptor instead.
 func (*RosterChange) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RosterChange) GetExecutorId() []byte {
@@ -1802,7 +1921,7 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x06opened\x18\x02 \x01(\bR\x06opened\x12)\n" +
 	"\x04task\x18\x03 \x01(\v2\x15.headrace.v1.LiveTaskR\x04task\x12\x16\n" +
 	"\x06closed\x18\x04 \x01(\bR\x06closed\"\x14\n" +
-	"\x12StreamStatsRequest\"\xb8\x01\n" +
+	"\x12StreamStatsRequest\"\x99\x02\n" +
 	"\x13StreamStatsResponse\x12?\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1f.headrace.v1.PeerPartitionStatsR\n" +
@@ -1810,7 +1929,19 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\v2\x11.headrace.v1.NodeR\x04node\x12\x1a\n" +
 	"\bpressure\x18\x03 \x01(\x01R\bpressure\x12\x1d\n" +
 	"\n" +
-	"start_rate\x18\x04 \x01(\x01R\tstartRate\"\xc4\x01\n" +
+	"start_rate\x18\x04 \x01(\x01R\tstartRate\x12'\n" +
+	"\x0fshared_pressure\x18\x05 \x01(\x01R\x0esharedPressure\x126\n" +
+	"\atenants\x18\x06 \x03(\v2\x1c.headrace.v1.PeerTenantUsageR\atenants\"\xf5\x01\n" +
+	"\x0fPeerTenantUsage\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\x03R\x05ready\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\x03R\x04rows\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x1f\n" +
+	"\vfinish_rate\x18\x05 \x01(\x01R\n" +
+	"finishRate\x12!\n" +
+	"\foffered_rate\x18\x06 \x01(\x01R\vofferedRate\x12#\n" +
+	"\raccepted_rate\x18\a \x01(\x01R\facceptedRate\x12!\n" +
+	"\foffered_cost\x18\b \x01(\x01R\vofferedCost\"\xc4\x01\n" +
 	"\x12PeerPartitionStats\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -1871,7 +2002,7 @@ func file_headrace_v1_peer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_peer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(PeerErrorCode)(0),            // 0: headrace.v1.PeerErrorCode
 	(*PeerError)(nil),             // 1: headrace.v1.PeerError
@@ -1895,69 +2026,71 @@ var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(*WatchTasksResponse)(nil),    // 19: headrace.v1.WatchTasksResponse
 	(*StreamStatsRequest)(nil),    // 20: headrace.v1.StreamStatsRequest
 	(*StreamStatsResponse)(nil),   // 21: headrace.v1.StreamStatsResponse
-	(*PeerPartitionStats)(nil),    // 22: headrace.v1.PeerPartitionStats
-	(*PollRosterRequest)(nil),     // 23: headrace.v1.PollRosterRequest
-	(*PollRosterResponse)(nil),    // 24: headrace.v1.PollRosterResponse
-	(*RosterChange)(nil),          // 25: headrace.v1.RosterChange
-	(TaskState)(0),                // 26: headrace.v1.TaskState
-	(CancelOutcome)(0),            // 27: headrace.v1.CancelOutcome
-	(*Token)(nil),                 // 28: headrace.v1.Token
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*Progress)(nil),              // 30: headrace.v1.Progress
-	(*LogLine)(nil),               // 31: headrace.v1.LogLine
-	(*Limit)(nil),                 // 32: headrace.v1.Limit
-	(Band)(0),                     // 33: headrace.v1.Band
-	(*Node)(nil),                  // 34: headrace.v1.Node
+	(*PeerTenantUsage)(nil),       // 22: headrace.v1.PeerTenantUsage
+	(*PeerPartitionStats)(nil),    // 23: headrace.v1.PeerPartitionStats
+	(*PollRosterRequest)(nil),     // 24: headrace.v1.PollRosterRequest
+	(*PollRosterResponse)(nil),    // 25: headrace.v1.PollRosterResponse
+	(*RosterChange)(nil),          // 26: headrace.v1.RosterChange
+	(TaskState)(0),                // 27: headrace.v1.TaskState
+	(CancelOutcome)(0),            // 28: headrace.v1.CancelOutcome
+	(*Token)(nil),                 // 29: headrace.v1.Token
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*Progress)(nil),              // 31: headrace.v1.Progress
+	(*LogLine)(nil),               // 32: headrace.v1.LogLine
+	(*Limit)(nil),                 // 33: headrace.v1.Limit
+	(Band)(0),                     // 34: headrace.v1.Band
+	(*Node)(nil),                  // 35: headrace.v1.Node
 }
 var file_headrace_v1_peer_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.PeerError.code:type_name -> headrace.v1.PeerErrorCode
-	26, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
+	27, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
 	1,  // 2: headrace.v1.ForwardSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 3: headrace.v1.ForwardSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 4: headrace.v1.PeerSubmitItem.error:type_name -> headrace.v1.PeerError
 	1,  // 5: headrace.v1.LookSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 6: headrace.v1.LookSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 7: headrace.v1.ForwardCancelResponse.error:type_name -> headrace.v1.PeerError
-	27, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	28, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
-	29, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
-	29, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
-	29, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
-	30, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
-	31, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
+	28, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	29, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
+	30, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
+	30, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
+	30, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
+	31, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
+	32, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
 	9,  // 15: headrace.v1.ReadViewsResponse.tasks:type_name -> headrace.v1.LiveTask
-	32, // 16: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
-	33, // 17: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
+	33, // 16: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
+	34, // 17: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
 	1,  // 18: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
 	9,  // 19: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
-	22, // 20: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
-	34, // 21: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
-	25, // 22: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
-	2,  // 23: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
-	5,  // 24: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
-	7,  // 25: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
-	10, // 26: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
-	12, // 27: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
-	16, // 28: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
-	14, // 29: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
-	18, // 30: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
-	20, // 31: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
-	23, // 32: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
-	3,  // 33: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
-	6,  // 34: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
-	8,  // 35: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
-	11, // 36: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
-	13, // 37: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
-	17, // 38: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
-	15, // 39: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
-	19, // 40: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
-	21, // 41: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
-	24, // 42: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
-	33, // [33:43] is the sub-list for method output_type
-	23, // [23:33] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	23, // 20: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
+	35, // 21: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
+	22, // 22: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
+	26, // 23: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
+	2,  // 24: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
+	5,  // 25: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
+	7,  // 26: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
+	10, // 27: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
+	12, // 28: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
+	16, // 29: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
+	14, // 30: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
+	18, // 31: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
+	20, // 32: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
+	24, // 33: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
+	3,  // 34: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
+	6,  // 35: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
+	8,  // 36: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
+	11, // 37: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
+	13, // 38: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
+	17, // 39: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
+	15, // 40: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
+	19, // 41: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
+	21, // 42: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
+	25, // 43: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
+	34, // [34:44] is the sub-list for method output_type
+	24, // [24:34] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_peer_service_proto_init() }
@@ -1976,7 +2109,7 @@ func file_headrace_v1_peer_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_peer_service_proto_rawDesc), len(file_headrace_v1_peer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
