@@ -18,7 +18,7 @@ type Assignment struct {
 // takes its share, the least that any algorithm could move. The result depends on the arguments only,
 // not on their order; with no node that takes partitions it is empty.
 //
-// Not yet: load-aware weights with hysteresis (algorithms.md §2.1); all partitions count the same.
+// All partitions count the same; Balance, which spreads load among equal shares, is not asked by the leader yet.
 func Assign(prev map[uint32]NodeID, nodes []Node, partitions []uint32) map[uint32]NodeID {
 	held := map[NodeID][]uint32{}
 	var ids []NodeID
