@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headrace/headrace/internal/mutant"
 	"github.com/headrace/headrace/task"
 )
 
@@ -179,15 +180,17 @@ func (c *Core) AwaitPause(now time.Time, r PauseWait) {
 	w := &pauseWait{PauseWait: r, askedAt: c.now, parts: slices.Clone(c.order), starts: map[*item]struct{}{}}
 	w.timer.owner = w
 	for _, p := range w.parts {
-		w.ends = later(w.ends, p.takeover.graceAt)
-		if !c.now.Before(c.trust) { // the check goes on beside the wait
+		if !mutant.On("pause-before-grace") {
+			w.ends = later(w.ends, p.takeover.graceAt)
+		}
+		if !c.now.Before(c.trust) && !mutant.On("pause-unchecked") { // the check goes on beside the wait
 			p.db.readWanted = true
 		}
 	}
 	if t := c.tenants[r.Tenant]; t != nil {
 		scope := task.Pause{Function: r.Function, Band: r.Band}
 		for it := t.flying.first; it != nil; it = it.flying.next {
-			if it.try.pushed && it.try.ackedAt.IsZero() && scope.Covers(it.t.Function, it.t.Band) {
+			if it.try.pushed && it.try.ackedAt.IsZero() && !mutant.On("pause-unconfirmed") && scope.Covers(it.t.Function, it.t.Band) {
 				w.starts[it] = struct{}{}
 				w.ends = later(w.ends, c.startEnds(it))
 			}
@@ -205,7 +208,7 @@ func (w *pauseWait) step(c *Core) {
 	if len(w.starts) == 0 {
 		ready = time.Time{}
 		for _, p := range w.parts {
-			if p.takeover.active && !p.dead { // it may end before the grace does
+			if p.takeover.active && !p.dead && !mutant.On("pause-before-grace") { // it may end before the grace does
 				ready = later(ready, p.takeover.graceAt)
 			}
 		}
@@ -219,7 +222,7 @@ func (w *pauseWait) step(c *Core) {
 	for _, p := range w.parts {
 		switch {
 		case p.dead:
-		case c.now.Before(c.trust) || !p.checkedAt.Before(w.askedAt):
+		case c.now.Before(c.trust) || !p.checkedAt.Before(w.askedAt) || mutant.On("pause-unchecked"):
 			a.Partitions = append(a.Partitions, p.id)
 		default:
 			unchecked = true

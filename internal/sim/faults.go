@@ -237,6 +237,9 @@ func (w *world) pauseTime() time.Duration {
 func (w *world) calmDown() {
 	w.calm = true
 	w.log("", "calm", "faults end")
+	for _, p := range w.pauses.standing {
+		w.pauses.resume(p)
+	}
 	bound := 15 * time.Minute // back-offs, losses and orphan timeouts one after the other
 	for _, f := range w.plan.functions {
 		if f.long {

@@ -26,6 +26,8 @@ type node struct {
 	replies    map[core.ReplyID]func(core.SubmitAnswer)
 	cancels    map[core.ReplyID]func(core.CancelAnswer)
 	watches    map[core.WatchID]*watch
+	paused     map[core.ReplyID]func(core.PauseAnswer)
+	rules      map[string]int64 // revision of the pause rules that it has, by tenant
 	draining   bool
 	pauseAmid  time.Duration   // it is stopped for so long once its next exchange with a database is under way
 	noStore    time.Duration   // until when it can't reach the databases
@@ -55,6 +57,8 @@ func (n *node) start() {
 	n.replies = map[core.ReplyID]func(core.SubmitAnswer){}
 	n.cancels = map[core.ReplyID]func(core.CancelAnswer){}
 	n.watches = map[core.WatchID]*watch{}
+	n.paused = map[core.ReplyID]func(core.PauseAnswer){}
+	n.rules = map[string]int64{}
 	w.log(n.name, "start", "life %d", n.life)
 	n.membership.join(nil, 0)
 	n.rosters.begin()
@@ -184,6 +188,10 @@ func (n *node) perform(fx *core.Effects) {
 			delete(n.cancels, a.Reply)
 			f(a)
 		}
+	}
+	for _, a := range fx.Paused {
+		n.paused[a.Reply](a)
+		delete(n.paused, a.Reply)
 	}
 	for _, e := range fx.Events {
 		w.oracle.event(n, e)

@@ -184,6 +184,7 @@ func (o *oracle) started(x *executor, et *engineTry) *run {
 			r.unsure = append(r.unsure, ra)
 		}
 	}
+	w.pauses.started(r, name)
 	for _, old := range t.runs {
 		o.together(old, r)
 	}

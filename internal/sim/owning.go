@@ -9,6 +9,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/ownership"
+	"github.com/headrace/headrace/internal/mutant"
 	"github.com/headrace/headrace/store"
 )
 
@@ -90,6 +91,7 @@ type acquisition struct {
 	waiting   int // number of the door that it waits at
 	err       error
 	session   int64 // of the membership, when it began
+	rules     []*tenantRules
 	state     core.Acquired
 }
 
@@ -136,6 +138,9 @@ func (a *acquisition) step(err error) {
 	if a.err != nil {
 		n.w.log(n.name, "acquire", "partition %d: %v", a.partition, a.err)
 	} else {
+		for _, t := range a.rules {
+			n.take(t)
+		}
 		ownership.Complete(&a.state, a.session, n.membership.lease.session(), n.rosters.executors)
 	}
 	n.table.Ended(n.clock(n.w.now), a.partition, a.state, a.err)
@@ -202,6 +207,11 @@ func (a *acquisition) atStore(io func() error) error {
 
 // Epoch implements ownership.Doors.
 func (a *acquisition) Epoch() (e store.Epoch, err error) {
+	if mutant.On("rules-before-raise") {
+		if err := a.knowRules(); err != nil {
+			return 0, err
+		}
+	}
 	err = a.atStore(func() (err error) { e, err = a.n.w.readEpoch(a.partition); return err })
 	return e, err
 }
@@ -215,8 +225,13 @@ func (a *acquisition) Raise(from store.Epoch) (e store.Epoch, err error) {
 // Now implements ownership.Doors.
 func (a *acquisition) Now() time.Time { return a.n.clock(a.n.w.now) }
 
-// Recover implements ownership.Doors.
+// Recover implements ownership.Doors. The pause rules are read first, after the raise.
 func (a *acquisition) Recover() (r *store.Recovered, err error) {
+	if !mutant.On("rules-before-raise") {
+		if err := a.knowRules(); err != nil {
+			return nil, err
+		}
+	}
 	err = a.atStore(func() (err error) {
 		if a.n.w.badRead(10) {
 			return errDown

@@ -33,6 +33,7 @@ const (
 	faultRegistry   = "registry"    // nobody reaches etcd
 	faultWatch      = "watch"       // nodes hear late of what changes in etcd
 	faultDrain      = "drain"       // nodes and executors shut down in order
+	faultRules      = "rules"       // tasks are paused and resumed
 	faultCancel     = "cancel"      // tasks are cancelled
 	faultFail       = "fail"        // handlers fail, finally too
 	faultThrottle   = "throttle"    // handlers throttle and snooze
@@ -42,7 +43,7 @@ const (
 )
 
 var faultKinds = []string{faultNodeCrash, faultNodePause, faultExecCrash, faultExecPause, faultCut, faultSplit, faultIsolate, faultPeers, faultStall, faultLostAnswer,
-	faultUnknown, faultHeld, faultFull, faultSlow, faultRead, faultMove, faultLease, faultRegistry, faultWatch, faultDrain, faultCancel, faultFail, faultThrottle,
+	faultUnknown, faultHeld, faultFull, faultSlow, faultRead, faultMove, faultLease, faultRegistry, faultWatch, faultDrain, faultRules, faultCancel, faultFail, faultThrottle,
 	faultHang, faultStubborn, faultDrift}
 
 // a functionPlan is one function with the character of its handlers.
@@ -104,7 +105,10 @@ func newPlan(seed uint64, r *rand.Rand, without, only []string) *plan {
 	}
 	quiet := r.IntN(12) == 0
 	for _, kind := range faultKinds {
-		drawn := r.IntN(2) == 0 && !quiet
+		drawn := kind == faultRules && seed%4 == 3
+		if kind != faultRules {
+			drawn = r.IntN(2) == 0 && !quiet
+		}
 		if len(only) > 0 {
 			drawn = slices.Contains(only, kind)
 		}

@@ -67,6 +67,7 @@ type world struct {
 	streams   []*stream // in the order in which they were opened
 	sessions  core.SessionID
 	clients   clients
+	pauses    pauses
 	calm      bool            // faults have ended
 	fullUntil []time.Duration // by database
 	slowUntil []time.Duration
@@ -113,6 +114,7 @@ func (w *world) run() {
 		x.start()
 	}
 	w.clients.begin(w)
+	w.pauses.begin(w)
 	w.beginFaults()
 	w.beginDrift()
 	w.after(w.plan.busy, w.calmDown)
