@@ -336,80 +336,13 @@ func (o *owners) take(ctx context.Context, id uint32, above store.Epoch) (core.A
 		return core.Acquired{}, nil, err
 	}
 	session := o.keys.Session()
-	d := &doors{owners: o, ctx: ctx, partition: id, db: db, above: above}
+	d := newDoors(ctx, o, id, db, above)
 	a, err := ownership.Acquire(d)
 	if err != nil {
 		return a, nil, err
 	}
+	o.log.Debug("acquired a partition", append(d.stages(), telemetry.Partition(id), telemetry.Epoch(a.Epoch))...)
 	a.Database, a.Suspects = index, append(d.condemned, o.condemned(id)...)
 	ownership.Complete(&a, session, o.keys.Session(), o.roster)
 	return a, d.careful, nil
 }
-
-// doors is what one acquisition asks of the membership and the store. The registry remembers the highest epoch of
-// each partition, for a database that is restored from a backup: the epoch is raised above that, too, and the look
-// after it notes the new one.
-type doors struct {
-	*owners
-	ctx       context.Context
-	partition uint32
-	db        store.Store
-	careful   *careful    // nil: the partition is not quarantined
-	condemned []task.ID   // tasks that owners have died of
-	above     store.Epoch // that the registry or an executor knows
-	raised    store.Epoch // 0: not yet
-}
-
-func (d *doors) Look() error {
-	look := d.keys.Holds
-	if d.raised != 0 {
-		look = func(ctx context.Context, id uint32) (bool, error) { return d.keys.Remember(ctx, id, d.raised) }
-	}
-	held, err := look(d.ctx, d.partition)
-	if err == nil && !held {
-		err = member.ErrNotHeld
-	}
-	return err
-}
-
-func (d *doors) Now() time.Time { return d.now() }
-
-func (d *doors) Epoch() (store.Epoch, error) {
-	noted, err := d.keys.Epoch(d.ctx, d.partition)
-	if err != nil {
-		return 0, err
-	}
-	d.above = max(d.above, noted)
-	return d.db.Epoch(d.ctx, d.partition)
-}
-
-func (d *doors) Raise(from store.Epoch) (_ store.Epoch, err error) {
-	if d.above > from {
-		d.log.Error("a partition's epoch went back: its database was restored from a backup", telemetry.Partition(d.partition),
-			telemetry.Epoch(from), zap.Uint64("known", d.above))
-	}
-	d.raised, err = d.db.AcquireAbove(d.ctx, d.partition, from, d.above)
-	return d.raised, err
-}
-
-// Recover comes after the raise, and so does the look at the pause rules: one that was answered before by the owner
-// before holds from the first push on.
-func (d *doors) Recover() (*store.Recovered, error) {
-	if err := d.rules(d.ctx); err != nil {
-		return nil, err
-	}
-	if d.keys.Tenure(d.partition).Careful() {
-		g, err := d.openCarefully(d.ctx, d.partition)
-		if err != nil {
-			return nil, err
-		}
-		d.careful = g
-	}
-	r, err := d.db.Recover(d.ctx, d.partition)
-	if err == nil && d.careful != nil {
-		d.condemned, err = d.careful.recovered(d.ctx, r)
-	}
-	return r, err
-}
-
-func (d *doors) Flows() ([]store.FlowStat, error) { return d.db.Flows(d.ctx, d.partition) }

@@ -256,7 +256,7 @@ func TestWhoMayHoldATry(t *testing.T) {
 	})
 }
 
-// asked is a store that notes when it is asked to raise and to recover.
+// asked is a store that notes when it is asked to raise.
 type asked struct {
 	store.Store
 	s *stage
@@ -265,11 +265,6 @@ type asked struct {
 func (a asked) AcquireAbove(ctx context.Context, p uint32, from, above store.Epoch) (store.Epoch, error) {
 	a.s.did("raise")
 	return a.Store.AcquireAbove(ctx, p, from, above)
-}
-
-func (a asked) Recover(ctx context.Context, p uint32) (*store.Recovered, error) {
-	a.s.did("recover")
-	return a.Store.Recover(ctx, p)
 }
 
 // The pause rules are read after the epoch was raised and before anything can be pushed; without them
@@ -290,6 +285,6 @@ func TestPauseRulesAreReadAfterTheRaise(t *testing.T) {
 		s.events <- member.Event{Kind: member.Won, Partition: 1}
 		s.expect(t, "raise", "rules")
 		time.Sleep(time.Second)
-		s.expect(t, "raise", "rules", "recover", "acquired 1 at 2")
+		s.expect(t, "raise", "rules", "acquired 1 at 2")
 	})
 }

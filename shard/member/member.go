@@ -209,9 +209,22 @@ func (m *Member) Owners(ctx context.Context) (map[uint32]shard.NodeID, error) {
 // Release gives a partition's key back after a hand-over. Errors: ErrNotHeld. A Lost follows; if the
 // leader still wants the partition here, so does a Won.
 func (m *Member) Release(ctx context.Context, partition uint32) error {
+	// Its successor waits for this: the two reads go side by side.
+	var t shard.Tenure
+	var there bool
+	var failed error
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		t, there, failed = m.tenure(ctx, partition)
+	}()
 	it, err := m.owned(ctx, partition)
+	<-read
 	if err == nil && it.Revision == 0 {
 		err = ErrNotHeld
+	}
+	if err == nil {
+		err = failed
 	}
 	if err != nil {
 		return fmt.Errorf("release partition %d: %w", partition, err)
@@ -220,10 +233,6 @@ func (m *Member) Release(ctx context.Context, partition uint32) error {
 	m.released[partition] = it.Revision
 	m.mu.Unlock()
 	then := []Op{{Key: it.Key, Delete: true}}
-	t, there, err := m.tenure(ctx, partition)
-	if err != nil {
-		return fmt.Errorf("release partition %d: %w", partition, err)
-	}
 	if there { // of this node: it holds the key
 		then = append(then, m.handOver(partition, t))
 	}

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +22,8 @@ const maxTries = 5
 func (s *Store) Commit(ctx context.Context, b *store.Batch) ([]store.PartResult, error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
+	s.commits(b)
+	defer s.commits(nil)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CommitTimeout)
 	defer cancel()
 	rs := make([]store.PartResult, len(b.Parts))
@@ -68,6 +71,25 @@ func (s *Store) Commit(ctx context.Context, b *store.Batch) ([]store.PartResult,
 		return rs, nil
 	}
 	return rs, nil
+}
+
+// commits notes which partitions the commit under way names; nil: there is none.
+func (s *Store) commits(b *store.Batch) {
+	s.partsMu.Lock()
+	defer s.partsMu.Unlock()
+	s.parts = s.parts[:0]
+	if b != nil {
+		for i := range b.Parts {
+			s.parts = append(s.parts, b.Parts[i].Partition)
+		}
+	}
+}
+
+// committing reports whether the commit under way names a partition.
+func (s *Store) committing(partition uint32) bool {
+	s.partsMu.Lock()
+	defer s.partsMu.Unlock()
+	return slices.Contains(s.parts, partition)
 }
 
 func fenced(p *store.Part) error {

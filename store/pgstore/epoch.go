@@ -19,10 +19,13 @@ func (s *Store) Acquire(ctx context.Context, partition uint32, from store.Epoch)
 	return s.AcquireAbove(ctx, partition, from, 0)
 }
 
-// AcquireAbove implements store.Store.
+// AcquireAbove implements store.Store. It waits for our own commit only if that names the partition: many partitions
+// that come at once are not to queue behind it, one by one.
 func (s *Store) AcquireAbove(ctx context.Context, partition uint32, from, above store.Epoch) (store.Epoch, error) {
-	s.commitMu.Lock()
-	defer s.commitMu.Unlock()
+	if s.committing(partition) {
+		s.commitMu.Lock() // that commit ends by itself
+		defer s.commitMu.Unlock()
+	}
 	for try := 1; ; try++ {
 		var epoch *int64
 		err := s.pool.QueryRow(ctx, queries["Acquire"], int64(partition), int64(from), int64(above)).Scan(&epoch)

@@ -67,6 +67,9 @@ type Store struct {
 
 	commitMu sync.Mutex // guards following
 	writer   writer
+
+	partsMu sync.Mutex // guards following
+	parts   []uint32   // of the commit under way
 }
 
 var (
