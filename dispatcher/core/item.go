@@ -93,7 +93,8 @@ type try struct {
 
 	down   *downstream // of its function, when it began
 	permit *limiter    // whose permit it holds; nil: down has no limit
-	taken  bool        // counted as accepted by down
+	taken  bool        // counted as accepted by down while it ran
+	done   bool        // has succeeded
 
 	seat   *seat // who was charged for it; nil: nobody
 	charge int64

@@ -184,12 +184,23 @@ func (c *Core) limitBegins(f *function, y *try) {
 	c.permits(d.lim)
 }
 
-// limitTook counts a try that its downstream takes.
+// limitTook counts a try that its downstream takes, and that runs on.
 func (c *Core) limitTook(y *try) {
 	if l := y.permit; l != nil && !y.taken {
 		y.taken = true
-		l.gate.Accepted()
+		l.gate.Accepted(true)
 		l.law.OK(1)
+	}
+}
+
+// limitDone counts a try that has succeeded.
+func (c *Core) limitDone(y *try) {
+	if l := y.permit; l != nil {
+		y.done = true
+		if !y.taken {
+			l.gate.Accepted(false)
+			l.law.OK(1)
+		}
 	}
 }
 
@@ -204,8 +215,8 @@ func (c *Core) limitEnds(y *try, throttled bool, after time.Duration) {
 	case throttled:
 		l.gate.Throttled(c.now, after, y.taken)
 		l.law.Throttle(c.now, 1)
-	case y.taken && !y.ackedAt.IsZero():
-		l.gate.End(c.now.Sub(y.ackedAt), true)
+	case (y.taken || y.done) && !y.ackedAt.IsZero():
+		l.gate.End(c.now.Sub(y.ackedAt), y.taken)
 	default:
 		l.gate.End(0, y.taken)
 	}

@@ -61,7 +61,7 @@ func (c *Core) decide(it *item, o *headracev1.Outcome) {
 	alone := y.alone
 	switch class {
 	case task.ClassNone:
-		c.limitTook(y)
+		c.limitDone(y)
 	case task.Throttled:
 		c.limitThrottled(it.lane.flow.function.tenant, y, o.Downstream, after)
 	}

@@ -33,7 +33,7 @@ type Gate struct {
 	asking   int // permits that came out of a cool-down, until the downstream answered
 	last     time.Time
 	askAgain time.Time // before it no permit asks without a token
-	held     int       // accepted and not ended
+	held     int       // accepted while they ran, and not ended
 	taken    peaks     // of held
 }
 
@@ -117,17 +117,19 @@ func (g *Gate) Adopt() {
 	g.taken.note(g.held)
 }
 
-// Accepted counts an attempt that the downstream took: it ran for a while or ended without a throttle.
-func (g *Gate) Accepted() {
+// Accepted counts an attempt that the downstream took: it runs on, or it has just ended without a throttle.
+func (g *Gate) Accepted(running bool) {
 	g.asking = max(0, g.asking-1)
-	g.held++
-	g.taken.note(g.held)
 	g.budget.accepted(1, float64(g.share))
 	g.onlyBad, g.broken = time.Time{}, 0
+	if running {
+		g.held++
+		g.taken.note(g.held)
+	}
 }
 
 // End returns a permit of an attempt that was not throttled. took is how long it ran, 0 if that is not known;
-// accepted says whether it was counted by Accepted.
+// accepted says whether it was counted by Accepted while it ran.
 func (g *Gate) End(took time.Duration, accepted bool) {
 	g.inflight--
 	if accepted {
@@ -143,7 +145,7 @@ func (g *Gate) End(took time.Duration, accepted bool) {
 }
 
 // Throttled returns the permit of an attempt that the downstream refused and parks it: at least retryAfter, and
-// the usual service time within 50 ms and 5 s. accepted says whether it was counted by Accepted before. It says
+// the usual service time within 50 ms and 5 s. accepted says whether it was counted by Accepted while it ran. It says
 // until when.
 func (g *Gate) Throttled(now time.Time, retryAfter time.Duration, accepted bool) time.Time {
 	g.pass(now)

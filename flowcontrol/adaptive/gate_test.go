@@ -53,7 +53,7 @@ func TestCoolDownFollowsTheService(t *testing.T) {
 		g := NewGate(epoch)
 		g.SetShare(2, 2)
 		g.Start()
-		g.Accepted()
+		g.Accepted(true)
 		g.End(c.took, true)
 		g.Start()
 		if got := g.Throttled(epoch, 0, false).Sub(epoch); got != c.want {

@@ -161,7 +161,7 @@ func (p plant) run(seed uint64, until float64) run {
 			inUse--
 			g.End(time.Duration(e.took*float64(time.Second)), true)
 		case evTaken:
-			g.Accepted()
+			g.Accepted(true)
 			l.OK(1)
 		case evRefused:
 			g.Throttled(at(now), 0, false)

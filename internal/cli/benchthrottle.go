@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headrace/headrace/internal/loadgen"
+	"github.com/headrace/headrace/internal/term"
+)
+
+func newBenchThrottle(a *app) *cobra.Command {
+	b := loadgen.Full()
+	var short bool
+	var steady durationFlag
+	c := &cobra.Command{
+		Use:   "throttle",
+		Short: "A downstream with a hidden capacity that halves and quadruples",
+		Long: `A downstream with a hidden capacity, kept busy through two executors in this process; it halves, then quadruples. It refuses what
+is too much, and one in 200 calls whatever the load; one in 20 fails. An unrelated downstream is beside it. The server is
+one of its own, or with --addr (or HEADRACE_ADDR) one that runs.
+
+Code 1 says that a check does not hold. It takes some three minutes, with --short half a minute and a capacity of 24.`,
+		Args: exactly(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			set := c.Flags().Changed
+			if short {
+				capacity := b.Capacity
+				b = loadgen.Short()
+				if set("capacity") {
+					b.Capacity = capacity
+				}
+			}
+			if set("steady") {
+				if steady < durationFlag(time.Second) {
+					return usagef("--steady: %v given, want at least 1s", time.Duration(steady))
+				}
+				b.Steady = time.Duration(steady)
+			}
+			if b.Capacity < 4 || b.Capacity > 10_000 {
+				return usagef("--capacity: %d given, want 4 to 10000", b.Capacity)
+			}
+			b.APIKey, b.Tenant = a.apiKey, a.tenant
+			if set("addr") || os.Getenv("HEADRACE_ADDR") != "" {
+				b.Addr = a.addr
+			}
+			return a.benchThrottle(c.Context(), b)
+		},
+	}
+	c.Flags().BoolVar(&short, "short", false, "half a minute of it")
+	c.Flags().IntVar(&b.Capacity, "capacity", b.Capacity, "tries at once that the downstream bears at first")
+	c.Flags().Var(&steady, "steady", "how long the first capacity is measured (default 30s, with --short 6s)")
+	return c
+}
+
+func (a *app) benchThrottle(ctx context.Context, b loadgen.Throttle) (err error) {
+	if b.Addr == "" {
+		server, startErr := startBenchServer(ctx, storeFile, "")
+		if startErr != nil {
+			return startErr
+		}
+		defer func() { err = errors.Join(err, server.stop(ctx)) }()
+		b.Addr = server.addr
+	}
+	b.Phase = func(name string) { fmt.Fprintf(a.Err, "%s\n", name) }
+	rep, err := b.Run(ctx)
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		err = a.writeJSON(rep)
+	} else {
+		err = a.throttleTable(rep)
+	}
+	if err == nil && !rep.OK() {
+		err = errors.New("a check does not hold")
+	}
+	return err
+}
+
+func (a *app) throttleTable(rep *loadgen.ThrottleReport) error {
+	var t term.Table
+	t.Row("PHASE", "SECONDS", "CAPACITY", "USE", "CALLS", "THROTTLED", "FAILED")
+	for _, p := range rep.Phases {
+		t.Row(p.Name, fmt.Sprint(p.Seconds), fmt.Sprint(p.Capacity), fmt.Sprintf("%.1f %%", 100*p.Use), fmt.Sprint(p.Calls),
+			fmt.Sprintf("%d (%.1f %%)", p.Throttled, 100*float64(p.Throttled)/float64(max(p.Calls, 1))), fmt.Sprint(p.Failed))
+	}
+	if _, err := t.WriteTo(a.Out); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.Out)
+	var checks term.Table
+	checks.Row("CHECK", "VALUE", "BOUND", "OK")
+	for _, c := range rep.Checks {
+		ok := "yes"
+		if !c.OK {
+			ok = "NO"
+		}
+		checks.Row(c.Name, fmt.Sprintf("%.4g", c.Value), fmt.Sprintf("%.4g", c.Bound), ok)
+	}
+	_, err := checks.WriteTo(a.Out)
+	return err
+}
