@@ -114,7 +114,7 @@ Use it:  headrace dev                                          in one terminal
 		newPartition(a),
 		newCluster(a),
 		newPlacement(a),
-		newPause(a), newResume(a),
+		newPause(a), newResume(a), newTenant(a),
 		newLimit(a),
 		newBench(a),
 		newVersion(a),
