@@ -214,7 +214,7 @@ func (q *coalescer) postpone(b *batch, answers []itemAnswer) {
 		if it.over {
 			continue
 		}
-		if q.c.cfg.FailOnBackpressure {
+		if q.c.cfg.FailOnBackpressure && answers[i].verdict == later {
 			q.finish(it, answers[i].outcome)
 			continue
 		}

@@ -69,7 +69,7 @@ func (c *Client) offline(ctx context.Context, n int) {
 // noteFailure logs what degrades the client: not calls that we ended ourselves.
 func (c *Client) noteFailure(ctx context.Context, v verdict, err error) {
 	switch v {
-	case ambiguous:
+	case ambiguous, again:
 		if ctx.Err() == context.Canceled {
 			return
 		}

@@ -117,6 +117,7 @@ const (
 	refused   verdict = iota // for good; nothing is stored
 	ambiguous                // it may have been carried out; send it again under the same id
 	later                    // refused for now; nothing is stored
+	again                    // the same for no fault of the tenant's, which is no backpressure: send it anew
 )
 
 // judge reads the error of a call, which is not nil. After says how long to pause at least.
@@ -141,6 +142,9 @@ func judgeItem(e *headracev1.SubmitError) (verdict, time.Duration, error) {
 
 func judgeInfo(i grpcx.Info) (verdict, time.Duration, error) {
 	e := &Error{Code: i.Code, Reason: i.Reason, Message: i.Message, Metadata: i.Metadata}
+	if i.Code == codes.Unavailable && i.Metadata[grpcx.MetaStored] == grpcx.StoredNo {
+		return again, i.RetryAfter, e
+	}
 	switch i.Code {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
 		return ambiguous, i.RetryAfter, e

@@ -99,7 +99,7 @@ func (m *many) deliver(ctx context.Context, b *batch) {
 // sent next: b again if an answer is missing, a new batch of those that are refused for now, or nil.
 func (m *many) settle(ctx context.Context, b *batch, answers []itemAnswer) *batch {
 	var open []*item
-	lost, after := false, time.Duration(0)
+	lost, busy, after := false, false, time.Duration(0)
 	for i, it := range b.items {
 		if it.over {
 			continue
@@ -109,7 +109,7 @@ func (m *many) settle(ctx context.Context, b *batch, answers []itemAnswer) *batc
 			m.out[it.pos], it.over = a.outcome, true
 			continue
 		}
-		lost, after = lost || a.verdict == ambiguous, max(after, a.after)
+		lost, busy, after = lost || a.verdict == ambiguous, busy || a.verdict == later, max(after, a.after)
 		it.last = a.outcome.Err
 		open = append(open, it)
 	}
@@ -120,7 +120,7 @@ func (m *many) settle(ctx context.Context, b *batch, answers []itemAnswer) *batc
 		b.sent = true
 		after = max(after, backoff(b.tries))
 	case b.sent: // refused for now, but an earlier call may store them yet: the same id, then
-	case m.c.cfg.FailOnBackpressure:
+	case busy && m.c.cfg.FailOnBackpressure:
 		for _, it := range open {
 			m.out[it.pos].Err = it.last
 		}

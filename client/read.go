@@ -222,7 +222,7 @@ func (r *repeater) failed(ctx context.Context, c *Client, err error) error {
 	r.failures++
 	r.last = public
 	c.noteFailure(ctx, v, public)
-	if v == ambiguous {
+	if v == ambiguous || v == again {
 		after = max(after, backoff(r.failures))
 	}
 	if err := pause(ctx, after); err != nil {

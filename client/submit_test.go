@@ -542,3 +542,35 @@ func TestKeyAndTenant(t *testing.T) {
 		}
 	})
 }
+
+// What certainly was not stored is sent as a new request, whose candidates may be others: it does not wait for those that
+// refused it. It is no backpressure.
+func TestRefusedWithNothingStoredIsSentAnew(t *testing.T) {
+	for _, many := range []bool{false, true} {
+		bubble(t, client.Config{FailOnBackpressure: true}, func(t *testing.T, s *fakeServer, c *client.Client) {
+			ids := map[string]bool{}
+			s.submit = func(n int, req *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
+				ids[string(req.RequestId)] = true
+				if req.Retry {
+					t.Errorf("call %d is marked as a retry", n)
+				}
+				if len(ids) < 3 {
+					return nil, grpcx.Info{Code: codes.Unavailable, Reason: "not_owner", RetryAfter: 200 * time.Millisecond,
+						Metadata: map[string]string{grpcx.MetaStored: grpcx.StoredNo}}.Err()
+				}
+				return commit(), nil
+			}
+			began := time.Now()
+			tasks := []client.Task{{Function: "f"}}
+			if many {
+				tasks = append(tasks, client.Task{Function: "f", Payload: []byte("2")})
+			}
+			if _, err := c.SubmitBatch(t.Context(), tasks); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took != 400*time.Millisecond {
+				t.Errorf("took %v, want two waits of 200ms", took)
+			}
+		})
+	}
+}

@@ -70,10 +70,10 @@ func border(err error) (grpcx.Info, bool) {
 		return grpcx.Info{Code: codes.FailedPrecondition, Reason: "stale_token", Message: err.Error()}, true
 	case errors.Is(err, core.ErrNotOwner), errors.Is(err, errWatchEnded), errors.Is(err, errNoPartition):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "not_owner",
-			Message: "the partition has no owner here now; nothing was stored", RetryAfter: 200 * time.Millisecond}, true
+			Message: "the partition has no owner here now; nothing was stored", RetryAfter: 200 * time.Millisecond, Metadata: nothing()}, true
 	case errors.Is(err, placement.ErrPending):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "placement_pending",
-			Message: "where the tenant's client ids are kept is not settled yet, which happens once; nothing was stored", RetryAfter: 200 * time.Millisecond}, true
+			Message: "where the tenant's client ids are kept is not settled yet, which happens once; nothing was stored", RetryAfter: 200 * time.Millisecond, Metadata: nothing()}, true
 	case errors.Is(err, tenants.ErrTooMany):
 		return grpcx.Info{Code: codes.ResourceExhausted, Reason: "too_many_tenants", Message: err.Error()}, true
 	case errors.Is(err, pause.ErrTooMany):
@@ -96,7 +96,7 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, errCutOff):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "cut_off", Message: err.Error()}, true
 	case errors.Is(err, errDraining):
-		return grpcx.Info{Code: codes.Unavailable, Reason: "draining", Message: err.Error(), RetryAfter: 100 * time.Millisecond}, true
+		return grpcx.Info{Code: codes.Unavailable, Reason: "draining", Message: err.Error(), RetryAfter: 100 * time.Millisecond, Metadata: nothing()}, true
 	case errors.Is(err, context.DeadlineExceeded):
 		return grpcx.Info{Code: codes.DeadlineExceeded, Reason: "deadline_exceeded", Message: "the call's deadline passed"}, true
 	case errors.Is(err, context.Canceled):
@@ -104,6 +104,9 @@ func border(err error) (grpcx.Info, bool) {
 	}
 	return grpcx.Info{}, false
 }
+
+// nothing says that the refused call stored nothing.
+func nothing() map[string]string { return map[string]string{grpcx.MetaStored: grpcx.StoredNo} }
 
 // status returns what the caller is told: a status is passed on, what has no mapping is logged once, here,
 // and told as an id only.

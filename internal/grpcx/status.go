@@ -22,7 +22,11 @@ const (
 	MetaTenant     = "tenant"      // RESOURCE_EXHAUSTED by a limit of a tenant: whose
 	MetaLevel      = "level"       // the same: how bad it is, soft or hard
 	MetaLimit      = "limit"       // the same: what it is held to, in words
+	MetaStored     = "stored"      // UNAVAILABLE: StoredNo if the refused call certainly stored nothing
 )
+
+// StoredNo is the value of MetaStored: the caller may send the same tasks as a new request, which has other candidates.
+const StoredNo = "no"
 
 // Info is an error as it crosses the wire: a status with ErrorInfo and, if a retry may help, RetryInfo.
 type Info struct {
