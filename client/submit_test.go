@@ -560,12 +560,14 @@ func TestRefusedWithNothingStoredIsSentAnew(t *testing.T) {
 				}
 				return commit(), nil
 			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
 			began := time.Now()
 			tasks := []client.Task{{Function: "f"}}
 			if many {
 				tasks = append(tasks, client.Task{Function: "f", Payload: []byte("2")})
 			}
-			if _, err := c.SubmitBatch(t.Context(), tasks); err != nil {
+			if _, err := c.SubmitBatch(ctx, tasks); err != nil {
 				t.Error(err)
 			}
 			if took := time.Since(began); took != 400*time.Millisecond {
