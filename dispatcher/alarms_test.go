@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,15 +20,30 @@ import (
 // sick is a store that says what the test wants it to say of itself.
 type sick struct {
 	store.Store
-	err    error
-	found  []store.Alarm
-	takes  time.Duration
 	commit chan error
+
+	mu  sync.Mutex
+	now state
+}
+
+type state struct {
+	err   error
+	found []store.Alarm
+	takes time.Duration
+}
+
+func (s *sick) become(now state) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = now
 }
 
 func (s *sick) Alarms(context.Context) ([]store.Alarm, error) {
-	time.Sleep(s.takes)
-	return s.found, s.err
+	s.mu.Lock()
+	now := s.now
+	s.mu.Unlock()
+	time.Sleep(now.takes)
+	return now.found, now.err
 }
 
 func (s *sick) Commit(context.Context, *store.Batch) ([]store.PartResult, error) {
@@ -57,19 +73,20 @@ func TestAlarmsOfADatabase(t *testing.T) {
 			}
 		}
 		check("a healthy database")
-		s.err = errors.New("it is away")
+		s.become(state{err: errors.New("it is away")})
 		check("it is away", "store_down pg1: it is away")
-		s.err = nil
+		s.become(state{})
 		check("it is back")
-		s.found = []store.Alarm{{Kind: store.AlarmXmin, Message: "pid 7"}}
+		pinned := []store.Alarm{{Kind: store.AlarmXmin, Message: "pid 7"}}
+		s.become(state{found: pinned})
 		check("somebody pins", "xmin_pinned pg1: pid 7")
-		s.err = errors.New("away again")
+		s.become(state{found: pinned, err: errors.New("away again")})
 		check("what is not known stays", "store_down pg1: away again", "xmin_pinned pg1: pid 7")
-		s.err, s.found = nil, []store.Alarm{{Kind: store.AlarmXmin, Message: "pid 8"}}
+		s.become(state{found: []store.Alarm{{Kind: store.AlarmXmin, Message: "pid 8"}}})
 		check("another one pins", "xmin_pinned pg1: pid 8")
-		s.found, s.takes = nil, 1500*time.Millisecond
+		s.become(state{takes: 1500 * time.Millisecond})
 		check("slow to answer", "store_slow pg1: a look-up took 1.5s")
-		s.takes = 0
+		s.become(state{})
 		check("as fast as ever")
 		go func() {
 			if _, err := w.Commit(ctx, nil); !errors.Is(err, store.ErrFull) {

@@ -46,9 +46,10 @@ func (o *oracle) applied(part *store.Part, res store.PartResult) {
 }
 
 // floored judges the end of a takeover's grace: before its time only once every process that holds a try of an
-// earlier owner has answered, so that it is adopted or recorded (R12, R14).
+// earlier owner has answered, so that it is adopted or recorded (R12, R14). What an earlier floor made void is
+// nobody's any more.
 func (o *oracle) floored(part *store.Part) {
-	p := part.Partition
+	p, before := part.Partition, o.floors[part.Partition]
 	o.floors[p] = part.Floor
 	es := o.raises[p]
 	at := slices.IndexFunc(es, func(ra raise) bool { return ra.epoch == part.Floor })
@@ -62,7 +63,7 @@ func (o *oracle) floored(part *store.Part) {
 		}
 		for _, r := range t.runs {
 			said := o.saidEpoch[key{r.x, r.life, p}]
-			if r.token.Epoch < part.Floor && r.held() && r.token.After(t.row.LastToken) && !r.recorded() && said < part.Floor {
+			if before <= r.token.Epoch && r.token.Epoch < part.Floor && r.held() && r.token.After(t.row.LastToken) && !r.recorded() && said < part.Floor {
 				o.w.fail("R12: the grace of epoch %d ends after %v, and %s, which holds %s %s, knows epoch %d only", part.Floor, o.w.now-es[at].at,
 					r.x.name, short(t.row.ID), tokenText(r.token), said)
 			}
