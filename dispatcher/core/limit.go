@@ -214,7 +214,7 @@ func (c *Core) limitEnds(y *try, throttled bool, after time.Duration) {
 	switch {
 	case throttled:
 		l.gate.Throttled(c.now, after, y.taken)
-		l.law.Throttle(c.now, 1)
+		l.law.Throttle(c.now, 1, l.gate.Parked())
 	case (y.taken || y.done) && !y.ackedAt.IsZero():
 		l.gate.End(c.now.Sub(y.ackedAt), y.taken)
 	default:

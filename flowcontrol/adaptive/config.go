@@ -35,6 +35,7 @@ const (
 	cutLeast      = 0.10
 	cutResults    = 10 // in the newest bucket, for its own rate to count
 	cutMost       = 0.50
+	cutParked     = 0.5 // of the share that is parked
 	stepShare     = 0.02
 	cleanSteps    = 10 // seconds without throttles before steps grow
 	cleanDouble   = 5  // seconds from one doubling of the step to the next

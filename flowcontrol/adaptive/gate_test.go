@@ -119,7 +119,7 @@ func TestLawKeepsItsRules(t *testing.T) {
 					continue
 				}
 				before := l.Value()
-				l.Throttle(now, 1)
+				l.Throttle(now, 1, rng.IntN(10))
 				after := l.Value()
 				if after == before {
 					continue
@@ -157,7 +157,7 @@ func TestSetAndBegin(t *testing.T) {
 	}
 	l.SetConfig(Config{Min: 40, Max: 40}, epoch)
 	for i := range 100 {
-		l.Throttle(epoch.Add(time.Duration(i)*time.Second), 20)
+		l.Throttle(epoch.Add(time.Duration(i)*time.Second), 20, 5)
 		l.Tick(epoch.Add(time.Duration(i)*time.Second), 40)
 		if l.Cap() != 40 {
 			t.Fatalf("a fixed limit is %d", l.Cap())

@@ -119,8 +119,9 @@ func (l *Limit) OK(n int) {
 	l.budget.accepted(n, l.limit)
 }
 
-// Throttle counts n attempts that the downstream refused, and decides at once whether the limit falls.
-func (l *Limit) Throttle(now time.Time, n int) {
+// Throttle counts n attempts that the downstream refused, and decides at once whether the limit falls. parked is how many
+// permits cool down then: of a small limit they say better than the rate, which the budget holds down, what is too much.
+func (l *Limit) Throttle(now time.Time, n, parked int) {
 	l.window[l.cur].thr += n
 	l.probeThr += n
 	l.budget.throttled(n)
@@ -134,7 +135,7 @@ func (l *Limit) Throttle(now time.Time, n int) {
 	if b := l.window[l.cur]; b.ok+b.thr >= cutResults {
 		rate = max(rate, float64(b.thr)/float64(b.ok+b.thr))
 	}
-	cut := 1 - min(max(rate, cutLeast), cutMost)
+	cut := 1 - min(max(rate, cutLeast, cutParked*float64(parked)/l.limit), cutMost)
 	if l.limit >= smallLimit {
 		cut = 1 - min(max(cutScale*rate, cutLeast), 1-cutLarge)
 	}

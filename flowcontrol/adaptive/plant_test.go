@@ -166,7 +166,7 @@ func (p plant) run(seed uint64, until float64) run {
 		case evRefused:
 			g.Throttled(at(now), 0, false)
 			before := l.Value()
-			l.Throttle(at(now), 1)
+			l.Throttle(at(now), 1, g.Parked())
 			if l.Value() < before {
 				r.decreases = append(r.decreases, now)
 			}
