@@ -101,14 +101,16 @@ func apply(executors map[string]bool, held map[uint32]store.Epoch, c core.Roster
 	}
 }
 
-// Polled notes that a node has asked for news, and knows the roster up to a version.
-func (r *Roster) Polled(now time.Time, by Poller, version uint64) {
+// Polled notes that a node has asked for news, and knows the roster up to a version. There says whether the directory
+// has the node in that session: whose leaving is not seen later counts until its roster is too old.
+func (r *Roster) Polled(now time.Time, by Poller, version uint64, there func(Poller) bool) {
 	p := r.pollers[by]
 	if p == nil {
 		p = &lastPoll{}
 		r.pollers[by] = p
 	}
 	p.version, p.at = version, now
+	p.joined = p.joined || there(by)
 }
 
 // Listed takes the executors off the list that everybody knows who has to: those up to a number may get pushes; 0:

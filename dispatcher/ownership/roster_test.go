@@ -84,3 +84,24 @@ func TestUseOfAView(t *testing.T) {
 		}
 	}
 }
+
+// A node that was in the directory when it asked, and dies before the directory changes again, holds back the first
+// pushes to new executors for the rest of a grace after it has left, not until its roster is too old.
+func TestPollerThatDiesIsNotWaitedFor(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := NewRoster(RosterLife(5 * time.Second))
+	here := true
+	there := func(Poller) bool { return here }
+	r.Change(1, nil)
+	r.Polled(now, Poller{Node: "n3", Session: 3}, r.Version(), there)
+	r.Change(1, []core.RosterChange{executor(1)})
+	now = now.Add(5 * time.Second) // its lease
+	here = false
+	r.Look(now, there)
+	if _, upTo, _ := r.Listed(now.Add(1500*time.Millisecond), there); upTo != 0 {
+		t.Error("an executor is listed while the dead node may still be about to take over")
+	}
+	if _, upTo, _ := r.Listed(now.Add(2*time.Second), there); upTo != 1 {
+		t.Errorf("listed up to %d two seconds after the node has left, want 1", upTo)
+	}
+}

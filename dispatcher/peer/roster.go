@@ -114,7 +114,7 @@ func (r *Roster) there() func(ownership.Poller) bool {
 // poll answers PollRoster.
 func (r *Roster) poll(ctx context.Context, stop <-chan struct{}, req *headracev1.PollRosterRequest) *headracev1.PollRosterResponse {
 	r.mu.Lock()
-	r.roster.Polled(r.cfg.Now(), ownership.Poller{Node: shard.NodeID(req.NodeId), Session: req.Session}, req.Version)
+	r.roster.Polled(r.cfg.Now(), ownership.Poller{Node: shard.NodeID(req.NodeId), Session: req.Session}, req.Version, r.there())
 	changed, news := r.changed, req.Version != r.roster.Version()
 	r.mu.Unlock()
 	r.stir()

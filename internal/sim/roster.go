@@ -176,7 +176,7 @@ func (r *rosters) poll(to *node) {
 // polled is the other end of a poll.
 func (r *rosters) polled(by ownership.Poller, version uint64, answer func(ownership.RosterNews)) {
 	n, w := r.n, r.n.w
-	r.own.Polled(n.clock(w.now), by, version)
+	r.own.Polled(n.clock(w.now), by, version, r.there)
 	r.stir(0)
 	if version != r.own.Version() {
 		answer(r.own.Since(version))
