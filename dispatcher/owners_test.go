@@ -86,6 +86,8 @@ func (s *stage) Caught(_ context.Context, p uint32, c shard.Caught) error {
 	return nil
 }
 func (s *stage) Calm(context.Context, uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.calm {
 		return nil
 	}
@@ -179,7 +181,9 @@ func TestLostByTheLoopIsAcquiredAgain(t *testing.T) {
 		}
 		time.Sleep(passAfter)
 		s.expect(t, "caught 3 of 1, passed true")
+		s.mu.Lock()
 		s.calm = true
+		s.mu.Unlock()
 		time.Sleep(shard.TenureCalm - passAfter)
 		s.expect(t, `alarm of 1: ""`)
 	})

@@ -18,14 +18,15 @@ const (
 )
 
 // strain is door.Config.Local.
-func (n *Node) strain(ctx context.Context) (usages []core.TenantUsage, shared float64, err error) {
+func (n *Node) strain(ctx context.Context) ([]core.TenantUsage, float64, error) {
+	var usages []core.TenantUsage // apart from what is returned: the loop may write them after an error
 	var s core.Strain
 	now := n.clock.Now()
 	if err := n.loop.Do(ctx, func(c *core.Core) { usages, s = c.Usages(), c.Strain(now) }); err != nil {
 		return nil, 0, err
 	}
 	commit := max(n.loop.Stats().CommitTime, s.Commit)
-	shared = max(s.Queue/strainQueue, s.Memory/strainMemory, n.loop.Fill()/strainMailbox, commit.Seconds()/strainCommit.Seconds())
+	shared := max(s.Queue/strainQueue, s.Memory/strainMemory, n.loop.Fill()/strainMailbox, commit.Seconds()/strainCommit.Seconds())
 	return usages, shared, nil
 }
 
