@@ -24,7 +24,7 @@ func TestPauseOwnerAmidACommit(t *testing.T) {
 func pauseOwner(t *testing.T, amidCommit bool) {
 	t.Parallel()
 	w := newWorld(t, localcluster.Options{Proxied: true})
-	w.worker("x1", 40)
+	w.worker("x1", 80) // room for all that waits: a first push shows the takeover, not a queue behind others
 	x2 := w.worker("x2", 40)
 	victim := w.c.Nodes[0]
 	f := w.flow(pick(150, 300), others(w.c.Nodes, victim), nap)

@@ -73,6 +73,7 @@ func (w *world) condemned(via *localcluster.Node, limit time.Duration, id string
 // A task whose handling panics the core costs its partition, for a moment, and no other one anything: the partition is listed
 // as quarantined by every node, with an alarm, the task ends in the dead letters, and all others succeed.
 func TestPoisonPanics(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	w, p, innocent := poisoned(t, "task.poison=panic@*")
 	innocent(pick(2_000, 2_000))
