@@ -132,7 +132,6 @@ func snapshot(t *testing.T, endpoint, file string) {
 // The steps of docs/operating/restore.md, one after the other on one cluster: etcd from an older snapshot, etcd lost, the
 // first database from an older backup.
 func TestRestoreSteps(t *testing.T) {
-	onlyLong(t)
 	root, err := localcluster.Root()
 	if err != nil {
 		t.Fatal(err)

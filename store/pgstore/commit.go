@@ -28,6 +28,9 @@ func (s *Store) Commit(ctx context.Context, b *store.Batch) ([]store.PartResult,
 	defer cancel()
 	rs := make([]store.PartResult, len(b.Parts))
 	w := &s.writer
+	if s.acquired.Swap(false) {
+		w.forget()
+	}
 	live := make([]int, 0, len(b.Parts)) // indexes of what is not fenced
 	for i := range b.Parts {
 		if b.Parts[i].Epoch == 0 {

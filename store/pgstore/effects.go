@@ -506,6 +506,15 @@ func (w *writer) request(partition uint32, at time.Time, r *store.Request) {
 	c.rBody.encode(func(dst []byte) []byte { return store.EncodeRequest(dst, &q) })
 }
 
+// forget drops what is remembered of the database's contents.
+func (w *writer) forget() {
+	clear(w.known)
+	w.newest = nil
+	clear(w.blocks)
+	w.lastBlock = blockKey{}
+	clear(w.days)
+}
+
 // stored notes that the batch is on disk.
 func (w *writer) stored() {
 	for _, f := range w.naming {

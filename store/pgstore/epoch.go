@@ -33,6 +33,9 @@ func (s *Store) AcquireAbove(ctx context.Context, partition uint32, from, above 
 		case err == nil && epoch == nil:
 			return 0, fmt.Errorf("acquire partition %d from epoch %d: %w", partition, from, store.ErrFenced)
 		case err == nil:
+			// The database may have been restored since the last commit, or a standby promoted: what the writer
+			// remembers to be there may not be. Every new start of the server fences all owners, so that they come by here.
+			s.acquired.Store(true)
 			return store.Epoch(*epoch), nil
 		case code(err) != codeLockNotAvailable || try == acquireTries:
 			return 0, fmt.Errorf("acquire partition %d from epoch %d: %w", partition, from, classifyCommit(err))

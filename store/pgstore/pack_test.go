@@ -190,3 +190,41 @@ func inserts(ts []*store.Task) (changes []store.Change) {
 	}
 	return changes
 }
+
+// A database that was restored from an older backup lacks what the store remembers to have written: the next owner's tasks
+// are found and taken up all the same.
+func TestAcquiringForgetsWhatWasThere(t *testing.T) {
+	t.Parallel()
+	s := open(t, server.DSN(server.Database(t)))
+	epoch, err := s.Acquire(t.Context(), 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLoad(1)
+	l.commit(t, s, l.next(1))
+	l.commit(t, s, l.finish())
+	for _, table := range []string{"blocks", "names"} { // what the backup has not
+		if _, err := s.pool.Exec(t.Context(), "DELETE FROM headrace."+table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if epoch, err = s.Acquire(t.Context(), 1, epoch); err != nil {
+		t.Fatal(err)
+	}
+	changes := l.next(1)
+	put := func(changes []store.Change) {
+		t.Helper()
+		rs, err := s.Commit(t.Context(), &store.Batch{At: time.Now(), Parts: []store.Part{{Partition: 1, Epoch: epoch, Seq: 1000, Changes: changes}}})
+		if err != nil || rs[0].Err != nil {
+			t.Fatal(err, rs)
+		}
+	}
+	put(changes)
+	if flows, err := s.Flows(t.Context(), 1); err != nil || len(flows) != 1 {
+		t.Errorf("flows: %v, %v; want the one that waits", flows, err)
+	}
+	put(l.finish())
+	if _, err := s.Get(t.Context(), changes[0].Task.ID); err != nil {
+		t.Errorf("the task that ended after the restore: %v", err)
+	}
+}

@@ -67,6 +67,7 @@ type Store struct {
 
 	commitMu sync.Mutex // guards following
 	writer   writer
+	acquired atomic.Bool // since the last commit: the writer is to forget what it takes to be there
 
 	partsMu sync.Mutex // guards following
 	parts   []uint32   // of the commit under way
