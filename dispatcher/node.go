@@ -200,7 +200,7 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	n.loop, err = loop.New(loop.Config{
 		Hand:      hand,
-		Core:      core.Config{Random: random, TenantWeight: n.door.Weight, Roster: n.roster != nil, Handles: n.onTask()},
+		Core:      core.Config{Random: random, Standing: n.door.Standing, Roster: n.roster != nil, Handles: n.onTask()},
 		Roster:    n.tellRoster(),
 		Databases: dbs,
 		Now:       n.clock.Now,

@@ -33,5 +33,6 @@ func (n *Node) strain(ctx context.Context) ([]core.TenantUsage, float64, error) 
 // granted is tenants.Config.Changed.
 func (n *Node) granted(tenant string, g task.Tenant) {
 	n.door.Grant(tenant, g)
-	n.loop.SetWeight(tenant, g.WithDefaults().Weight)
+	g = g.WithDefaults()
+	n.loop.SetTenant(tenant, g.Weight, g.Class)
 }

@@ -19,6 +19,39 @@ type Tenant struct {
 	// Weight is the tenant's part of what several want: of the executors they share, and of submits when there is too
 	// much. 1 to 1,000; 1.
 	Weight int
+	// Class is the operator's standing of the tenant: critical 16 : standard 4 : batch 1 of the turns on executors that
+	// tenants of several share. 0: standard.
+	Class TenantClass
+}
+
+// TenantClass is the operator's standing of a tenant.
+type TenantClass uint8
+
+// The classes, in the order in which ties between them are broken. The zero value is the default, Standard.
+const (
+	Critical      TenantClass = iota + 1
+	Standard                  // 4 turns for 16 of critical
+	Batch                     // 1 turn for 16 of critical
+	TenantClasses = 3         // how many there are
+)
+
+var tenantClassNames = [...]string{"", "critical", "standard", "batch"}
+
+func (c TenantClass) String() string {
+	if int(c) < len(tenantClassNames) {
+		return tenantClassNames[c]
+	}
+	return fmt.Sprintf("class(%d)", uint8(c))
+}
+
+// ParseTenantClass reads a class's text; the empty text is none. Its error is a *FieldError for "class".
+func ParseTenantClass(name string) (TenantClass, error) {
+	for i, n := range tenantClassNames {
+		if n == name {
+			return TenantClass(i), nil
+		}
+	}
+	return 0, &FieldError{Field: "class", Value: name, Want: "critical, standard or batch"}
 }
 
 // Defaults and ranges of a Tenant.
@@ -56,6 +89,9 @@ func (t Tenant) Validate() error {
 	if err := whole("weight", int64(t.Weight), MaxTenantWeight); err != nil {
 		return err
 	}
+	if t.Class > Batch {
+		return &FieldError{Field: "class", Value: t.Class.String(), Want: "critical, standard or batch"}
+	}
 	if t.Rate != 0 && !(t.Rate >= MinTenantRate && t.Rate <= MaxTenantRate) {
 		return &FieldError{Field: "rate", Value: fmt.Sprint(t.Rate), Want: "0.001 to 10000000 tasks a second, or 0 for any"}
 	}
@@ -84,6 +120,9 @@ func (t Tenant) WithDefaults() Tenant {
 	}
 	if t.Weight == 0 {
 		t.Weight = 1
+	}
+	if t.Class == 0 {
+		t.Class = Standard
 	}
 	return t
 }

@@ -41,6 +41,12 @@ func (s *Tenants) SetTenant(ctx context.Context, req *headracev1.SetTenantReques
 		if req.Weight != nil {
 			g.Weight = int(*req.Weight)
 		}
+		if req.Class != nil {
+			var err error
+			if g.Class, err = task.ParseTenantClass(*req.Class); err != nil {
+				return g, err
+			}
+		}
 		return g, nil
 	})
 	if err != nil {
@@ -114,7 +120,7 @@ func (s *Tenants) tenant(name string) *headracev1.Tenant {
 }
 
 func settingsOf(g task.Tenant) *headracev1.TenantSettings {
-	m := &headracev1.TenantSettings{MaxRows: g.MaxRows, MaxBytes: g.MaxBytes, Rate: g.Rate, Burst: g.Burst, Weight: uint32(g.Weight)}
+	m := &headracev1.TenantSettings{MaxRows: g.MaxRows, MaxBytes: g.MaxBytes, Rate: g.Rate, Burst: g.Burst, Weight: uint32(g.Weight), Class: g.Class.String()}
 	if g.DrainMax != 0 {
 		m.DrainMax = durationpb.New(g.DrainMax)
 	}

@@ -30,20 +30,21 @@ type Config struct {
 	// Random gives 64 random bits: for ids and jitter. Required. The simulation seeds it.
 	Random func() uint64
 
-	WindowTasks     int                     // of a flow in a partition, in memory; 1024
-	WindowBytes     int                     // of a flow; 1 MiB
-	NodeWindowBytes int                     // of all flows together; 256 MiB
-	CommitChanges   int                     // of one batch; 2,000
-	CommitBytes     int                     // of one batch; 4 MiB
-	InlineBytes     int                     // payloads above leave memory after their commit and are fetched; 64 KiB
-	Slice           int                     // most items that one call handles; 256
-	SessionBytes    int                     // payload bytes pushed and not acknowledged in a session; 4 MiB
-	TimerHorizon    time.Duration           // due times nearer than this are held in memory; 1 min
-	TimerTasks      int                     // most of them in each partition; 10,000
-	RecordAfter     time.Duration           // a try that has run for this long is recorded; 1 s
-	ShelfLife       time.Duration           // V of takeover.md; 1 s
-	Grace           time.Duration           // after a takeover; 1.5 s
-	TenantWeight    func(tenant string) int // nil: 1 for all
+	WindowTasks     int           // of a flow in a partition, in memory; 1024
+	WindowBytes     int           // of a flow; 1 MiB
+	NodeWindowBytes int           // of all flows together; 256 MiB
+	CommitChanges   int           // of one batch; 2,000
+	CommitBytes     int           // of one batch; 4 MiB
+	InlineBytes     int           // payloads above leave memory after their commit and are fetched; 64 KiB
+	Slice           int           // most items that one call handles; 256
+	SessionBytes    int           // payload bytes pushed and not acknowledged in a session; 4 MiB
+	TimerHorizon    time.Duration // due times nearer than this are held in memory; 1 min
+	TimerTasks      int           // most of them in each partition; 10,000
+	RecordAfter     time.Duration // a try that has run for this long is recorded; 1 s
+	ShelfLife       time.Duration // V of takeover.md; 1 s
+	Grace           time.Duration // after a takeover; 1.5 s
+	// Standing is a tenant's weight and class; nil: 1 and standard for all.
+	Standing func(tenant string) (weight int, class task.TenantClass)
 	// Roster says that other nodes may take this one's partitions over: an executor gets pushes only once they
 	// know of it (Effects.Roster, Listed). False: there is no other.
 	Roster bool
@@ -307,7 +308,7 @@ type PartitionStat struct {
 //	Stats() []PartitionStat     in partition order
 //	Usages() []TenantUsage      by tenant
 //	Strain(now time.Time) Strain
-//	SetWeight(now time.Time, tenant string, weight int)
+//	SetTenant(now time.Time, tenant string, weight int, class task.TenantClass)
 //	Dump() string               for people
 //	InHand() (partition uint32, id task.ID, ok bool)        what the running call works on, for the guard
 //	Check() error                                           whether the state is consistent: tests and the simulation

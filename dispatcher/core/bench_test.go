@@ -18,9 +18,9 @@ import (
 // commit. The store says yes at once; ten executors take everything. Only time inside the core counts.
 // It reports the core's time a task and the loop's busy ratio at 60,000 tasks a second.
 func BenchmarkCore(b *testing.B) {
-	for _, bench := range []struct{ tenants, submit int }{{1, 100}, {1000, 100}, {1000, 1}} {
-		b.Run(fmt.Sprintf("tenants=%d/submit=%d", bench.tenants, bench.submit), func(b *testing.B) {
-			benchmarkCycle(b, bench.tenants, bench.submit)
+	for _, bench := range []struct{ tenants, functions, submit int }{{1, 1, 100}, {1000, 1, 100}, {1000, 3, 100}, {1000, 1, 1}} {
+		b.Run(fmt.Sprintf("tenants=%d/flows=%d/submit=%d", bench.tenants, bench.tenants*bench.functions, bench.submit), func(b *testing.B) {
+			benchmarkCycle(b, bench.tenants, bench.functions, bench.submit)
 		})
 	}
 }
@@ -51,7 +51,7 @@ func cpuTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-func benchmarkCycle(b *testing.B, tenants, size int) {
+func benchmarkCycle(b *testing.B, tenants, flows, size int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	const executors, partitions, wave = 10, 8, 2000
@@ -65,7 +65,9 @@ func benchmarkCycle(b *testing.B, tenants, size int) {
 	var functions []*headracev1.FunctionDeclaration
 	for i := range names {
 		names[i] = fmt.Sprintf("tenant%d", i)
-		functions = append(functions, &headracev1.FunctionDeclaration{Tenant: names[i], Name: "f"})
+		for k := range flows {
+			functions = append(functions, &headracev1.FunctionDeclaration{Tenant: names[i], Name: fmt.Sprint("f", k)})
+		}
 	}
 	for s := range SessionID(executors) {
 		id := task.NewID(1, uint64(s), 0)
@@ -97,7 +99,7 @@ func benchmarkCycle(b *testing.B, tenants, size int) {
 		for k := 0; k < wave; k += size {
 			tasks := make([]*store.Task, size)
 			for i := range tasks {
-				tasks[i] = &store.Task{Tenant: names[next%tenants], Function: "f", Payload: payload, PayloadHash: hash, Band: task.Normal, Priority: 5, DueAt: n.now, FirstDueAt: n.now}
+				tasks[i] = &store.Task{Tenant: names[next%tenants], Function: fmt.Sprint("f", next/tenants%flows), Payload: payload, PayloadHash: hash, Band: task.Band(next / tenants % flows % task.Bands), Priority: 5, DueAt: n.now, FirstDueAt: n.now}
 			}
 			s := &Submit{Reply: ReplyID(done + k), Tenant: names[next%tenants], Partition: uint32(next % partitions), Tasks: tasks}
 			next++

@@ -74,8 +74,8 @@ func New(cfg Config) *Core {
 	cfg.RecordAfter = cmp.Or(cfg.RecordAfter, time.Second)
 	cfg.ShelfLife = cmp.Or(cfg.ShelfLife, time.Second)
 	cfg.Grace = cmp.Or(cfg.Grace, 1500*time.Millisecond)
-	if cfg.TenantWeight == nil {
-		cfg.TenantWeight = func(string) int { return 1 }
+	if cfg.Standing == nil {
+		cfg.Standing = func(string) (int, task.TenantClass) { return 1, task.Standard }
 	}
 	return &Core{
 		cfg:       cfg,

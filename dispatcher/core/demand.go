@@ -16,7 +16,7 @@ func (c *Core) tellDemand() {
 		return
 	}
 	for _, p := range c.pools {
-		dry := len(p.sessions) == 0 && (p.queue.Min() != nil || p.suspects.len() > 0)
+		dry := len(p.sessions) == 0 && (p.mask != 0 || p.suspects.len() > 0)
 		if !dry && !p.demanded {
 			continue
 		}

@@ -30,9 +30,17 @@
 //
 // # Order
 //
-// Executors that can run the same functions are a pool. A pool's queue is fair among tenants by
-// slot-time, then among a tenant's bands by stride, its functions round robin, a flow by key. A flow
-// is in there only while it may run.
+// Executors that can run the same functions are a pool. The classes of tenants have its turns by stride,
+// 16 : 4 : 1, tenants in a class by start-time fair queueing over slot-time, a tenant's bands by stride,
+// its functions round robin, a flow by key. A flow is in there only while it may run, so nothing is
+// skipped. Bounds, which order_test.go holds:
+//
+//   - a band that always waits has its turn after at most 20 (low) or 5 (normal) others of its tenant, 22 and 8 when
+//     the others come and go: low has 4.76 % of its tenant's turns; classes the same in their pool;
+//   - two tenants of a class that both wait differ by one largest task of each over their weights, and by what is
+//     in flight; a light one beside F that flood M slots waits for F+1 ends;
+//   - bands, priorities and deadlines of one tenant change nothing for any other;
+//   - in a flow, nothing is overtaken by what was due more than its priority in minutes later.
 //
 // # Work in slices
 //

@@ -15,6 +15,7 @@ import (
 type tenant struct {
 	name      string
 	weight    int
+	class     int    // index among a pool's classes
 	ended     uint64 // tasks, since the node started
 	functions map[string]*function
 	downs     map[string]*downstream
@@ -67,16 +68,21 @@ func (c *Core) tenant(name string) *tenant {
 	t := c.tenants[name]
 	if t == nil {
 		t = &tenant{
-			name: name, weight: max(c.cfg.TenantWeight(name), 1),
-			functions: map[string]*function{}, downs: map[string]*downstream{},
+			name: name, functions: map[string]*function{}, downs: map[string]*downstream{},
 			flying: items{of: flyingLinks},
 		}
 		c.tenants[name] = t
+		t.stand(c.cfg.Standing(name))
 		t.pauses.tenant, t.pauses.rules = t, c.pauses[name]
 		t.pauses.timer.owner = &t.pauses
 		c.armPauses(t)
 	}
 	return t
+}
+
+// stand takes what the operator says of the tenant.
+func (t *tenant) stand(weight int, class task.TenantClass) {
+	t.weight, t.class = max(weight, 1), int(cmp.Or(class, task.Standard)-1)
 }
 
 func (c *Core) function(tenant, name string) *function {

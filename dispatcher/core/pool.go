@@ -13,7 +13,9 @@ import (
 type pool struct {
 	name      string // the sorted names of its functions
 	functions []*function
-	queue     fairqueue.Queue
+	classes   [task.TenantClasses]fairqueue.Queue // of tenants, by class
+	turns     fairqueue.Stride                    // whose of the classes it is
+	mask      uint8                               // classes that have somebody waiting
 	benches   map[*tenant]*bench
 	sessions  []*session // that may get a push now: a heap, most free credit first
 	all       []*session // by opening
@@ -25,6 +27,7 @@ type pool struct {
 // bench is a tenant's place in a pool.
 type bench struct {
 	entry *fairqueue.Entry
+	class int
 	turns fairqueue.Stride
 	mask  uint8             // bands that have something to run
 	rings [task.Bands]*seat // of the functions whose turn it is next
@@ -110,11 +113,46 @@ func (c *Core) leavePool(s *session) {
 func (p *pool) bench(t *tenant) *bench {
 	b := p.benches[t]
 	if b == nil {
-		b = &bench{}
+		b = &bench{class: t.class}
 		b.entry = fairqueue.NewEntry(b, t.weight)
 		p.benches[t] = b
 	}
 	return b
+}
+
+// stand gives a bench the standing of its tenant. In another class it begins anew.
+func (p *pool) stand(b *bench, t *tenant) {
+	b.entry.SetWeight(t.weight)
+	if b.class == t.class {
+		return
+	}
+	waits := b.entry.Queued()
+	p.unqueue(b)
+	b.class, b.entry = t.class, fairqueue.NewEntry(b, t.weight)
+	if waits {
+		p.enqueue(b)
+	}
+}
+
+func (p *pool) enqueue(b *bench) {
+	p.classes[b.class].Add(b.entry)
+	p.mask |= 1 << b.class
+}
+
+func (p *pool) unqueue(b *bench) {
+	q := &p.classes[b.class]
+	q.Remove(b.entry)
+	if q.Len() == 0 {
+		p.mask &^= 1 << b.class
+	}
+}
+
+// charge says that a task of the seat's flow was pushed, at an expected cost.
+func (p *pool) charge(s *seat, cost int64) { p.classes[s.bench.class].Charge(s.bench.entry, cost) }
+
+// correct adds what it cost beyond that.
+func (p *pool) correct(s *seat, difference int64) {
+	p.classes[s.bench.class].Correct(s.bench.entry, difference)
 }
 
 // enter puts a flow into the order.
@@ -127,7 +165,7 @@ func (p *pool) enter(s *seat) {
 		s.next, s.prev = s, s
 		b.rings[band] = s
 		if b.mask == 0 {
-			p.queue.Add(b.entry)
+			p.enqueue(b)
 		}
 		b.mask |= 1 << band
 	} else { // the last of the round
@@ -146,7 +184,7 @@ func (p *pool) leave(s *seat) {
 		b.rings[band] = nil
 		b.mask &^= 1 << band
 		if b.mask == 0 {
-			p.queue.Remove(b.entry)
+			p.unqueue(b)
 		}
 	} else {
 		s.prev.next, s.next.prev = s.next, s.prev
@@ -157,17 +195,23 @@ func (p *pool) leave(s *seat) {
 	s.next, s.prev = nil, nil
 }
 
-// turn returns the flow whose turn it is.
+// turn returns the flow whose turn it is. The turn is its until took says that something came of it.
 func (p *pool) turn() *seat {
-	e := p.queue.Min()
-	if e == nil {
+	if p.mask == 0 {
 		return nil
 	}
-	b := e.Owner.(*bench)
-	band := b.turns.Pick(b.mask)
-	s := b.rings[band]
-	b.rings[band] = s.next
-	return s
+	b := p.classes[p.turns.Next(p.mask)].Min().Owner.(*bench)
+	return b.rings[b.turns.Next(b.mask)]
+}
+
+// took counts a turn of the seat's class, band and function.
+func (p *pool) took(s *seat) {
+	b, band := s.bench, s.flow.band
+	p.turns.Took(b.class)
+	b.turns.Took(int(band))
+	if b.rings[band] == s {
+		b.rings[band] = s.next
+	}
 }
 
 // The heap of the sessions that may get a push.

@@ -65,6 +65,7 @@ func (c *Core) step(p *pool) bool {
 		c.awaitBeat(s, l)
 		return true
 	}
+	p.took(seat)
 	c.unwindow(it)
 	if it.t.Suspect {
 		it.place = atSuspect
@@ -201,7 +202,7 @@ func (c *Core) push(it *item, s *session, b beat, st *seat) {
 	c.beginTry(it, y)
 	if st != nil {
 		y.seat, y.charge = st, f.cost
-		st.pool.queue.Charge(st.bench.entry, f.cost)
+		st.pool.charge(st, f.cost)
 	}
 	it.exclusive = f.policy.Exclusive && !mutant.On("exclusive-unannounced")
 	c.storePolicy(it.lane)
@@ -368,7 +369,7 @@ func (c *Core) endTry(it *item) {
 			f.cost = (7*f.cost + cost + 4) / 8
 		}
 		if d := cost - y.charge; d != 0 {
-			st.pool.queue.Correct(st.bench.entry, d)
+			st.pool.correct(st, d)
 		}
 	}
 	*y = try{}

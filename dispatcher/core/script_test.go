@@ -28,7 +28,7 @@ import (
 //
 // Commands:
 //
-//	init [window=N] [timers=N] [bytes=N] [weights=(a=3)] [roster=true]   a node that owns nothing
+//	init [window=N] [timers=N] [bytes=N] [weights=(a=3)] [classes=(a=batch)] [roster=true]   a node that owns nothing
 //	listed N                 successors know the first N executors
 //	acquire PARTITION [executors=(x,y)]        crash        release PARTITION        drain        drop PARTITION
 //	open EXECUTOR [tenant=a] fn=(f,g) credit=N [old=true]     policy of all of them: [attempts=N] [timeout=D]
@@ -45,6 +45,7 @@ import (
 //	pause a [fn=F] [band=B] [for=D] [reason=S]         and wait until nothing more starts
 //	resume a [fn=F] [band=B]                           settled a [fn=F] [band=B]   wait once more
 //	limit a DOWNSTREAM [min=N] [max=N]     the operator's word | none | reset      limits     what there is to see
+//	class TENANT CLASS       the operator changes its class
 //	stats
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -190,13 +191,21 @@ func (s *script) init(d *datadriven.TestData) {
 			weights[name], _ = strconv.Atoi(n)
 		}
 	}
+	classes := map[string]task.TenantClass{}
+	for _, w := range strings.Split(arg(d, "classes", ""), ",") {
+		if name, class, ok := strings.Cut(strings.TrimSpace(w), "="); ok {
+			var err error
+			classes[name], err = task.ParseTenantClass(class)
+			s.must(err)
+		}
+	}
 	s.core = New(Config{
 		Random:          r.Uint64,
 		WindowTasks:     s.num(d, "window", 0),
 		TimerTasks:      s.num(d, "timers", 0),
 		Slice:           s.num(d, "slice", 0),
 		NodeWindowBytes: s.num(d, "bytes", 0),
-		TenantWeight:    func(t string) int { return cmp.Or(weights[t], 1) },
+		Standing:        func(t string) (int, task.TenantClass) { return cmp.Or(weights[t], 1), classes[t] },
 		Roster:          arg(d, "roster", "") != "",
 	})
 	if len(s.pauses) > 0 { // the shell knows them
@@ -312,6 +321,10 @@ func (s *script) command(d *datadriven.TestData) {
 		v, err := time.ParseDuration(ws[0])
 		s.must(err)
 		s.advance(v)
+	case "class":
+		class, err := task.ParseTenantClass(ws[1])
+		s.must(err)
+		s.core.SetTenant(s.now, ws[0], 1, class)
 	case "pause", "resume", "settled":
 		s.pause(d, ws[0])
 	case "limit":

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/headrace/headrace/task"
 )
 
 // usage is what a tenant has in a partition. Ready rows are counted exactly, from the takeover on: the store
@@ -75,18 +77,18 @@ func (c *Core) Strain(now time.Time) (s Strain) {
 	return s
 }
 
-// SetWeight changes a tenant's weight among those that want the same executors. Config.TenantWeight says the same from
-// now on.
-func (c *Core) SetWeight(now time.Time, name string, weight int) {
+// SetTenant changes a tenant's weight and class among those that want the same executors. Config.Standing says the same
+// from now on.
+func (c *Core) SetTenant(now time.Time, name string, weight int, class task.TenantClass) {
 	c.enter(now)
 	t := c.tenants[name]
 	if t == nil {
 		return
 	}
-	t.weight = max(weight, 1)
+	t.stand(weight, class)
 	for _, p := range c.pools {
 		if b := p.benches[t]; b != nil {
-			b.entry.SetWeight(t.weight)
+			p.stand(b, t)
 		}
 	}
 }

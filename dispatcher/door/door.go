@@ -138,8 +138,11 @@ func (d *Door) grantOf(tenant string) task.Tenant {
 	return d.grants[tenant]
 }
 
-// Weight is a tenant's.
-func (d *Door) Weight(tenant string) int { return d.grantOf(tenant).WithDefaults().Weight }
+// Standing is a tenant's weight and class.
+func (d *Door) Standing(tenant string) (weight int, class task.TenantClass) {
+	g := d.grantOf(tenant).WithDefaults()
+	return g.Weight, g.Class
+}
 
 func (d *Door) gate(tenant string) *gate {
 	if v, ok := d.gates.Load(tenant); ok {

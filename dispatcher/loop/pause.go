@@ -38,10 +38,10 @@ func (l *Loop) AwaitPause(ctx context.Context, w core.PauseWait) ([]uint32, erro
 	return a.Partitions, err
 }
 
-// SetWeight changes a tenant's weight (core.Config.TenantWeight says the same from now on).
-func (l *Loop) SetWeight(tenant string, weight int) {
-	l.post("weight", func(now time.Time) {
-		l.enter("weight", func(c *core.Core) { c.SetWeight(now, tenant, weight) })
+// SetTenant changes a tenant's weight and class (core.Config.Standing says the same from now on).
+func (l *Loop) SetTenant(tenant string, weight int, class task.TenantClass) {
+	l.post("tenant", func(now time.Time) {
+		l.enter("tenant", func(c *core.Core) { c.SetTenant(now, tenant, weight, class) })
 	})
 }
 

@@ -9,8 +9,8 @@
 // cost·2^20/weight with the remainder carried, so that no rounding makes a tenant drift: with float
 // tags, a weight of 5 gave runs of 5, 6, 4 and 5.
 //
-// Stride shares the turns of one tenant among its bands, 16 : 4 : 1. It is deterministic: in any 21
-// turns of a full tenant each band gets its share exactly, where a lottery would leave low without a
+// Stride shares turns 16 : 4 : 1, among the bands of a tenant or the classes of tenants. It is deterministic: in any 21
+// turns in which all wait each gets its share exactly, where a lottery would leave low without a
 // turn in 100 draws once in 130 times.
 //
 // Pure: no clock, lock or goroutine.

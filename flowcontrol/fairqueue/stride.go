@@ -19,6 +19,13 @@ type Stride struct {
 // Pick returns the band whose turn it is among those in the mask (bit b stands for band b), and
 // counts the turn. Ties go to the lower band number. The mask must not be empty.
 func (s *Stride) Pick(mask uint8) int {
+	b := s.Next(mask)
+	s.Took(b)
+	return b
+}
+
+// Next is Pick without counting the turn: it is the band's until Took says that it was taken.
+func (s *Stride) Next(mask uint8) int {
 	best := -1
 	for m := mask; m != 0; m &= m - 1 {
 		b := bits.TrailingZeros8(m)
@@ -30,7 +37,11 @@ func (s *Stride) Pick(mask uint8) int {
 		}
 	}
 	s.last = mask
-	s.now = s.pass[best]
-	s.pass[best] += steps[best]
 	return best
+}
+
+// Took counts a turn of a band.
+func (s *Stride) Took(b int) {
+	s.now = s.pass[b]
+	s.pass[b] += steps[b]
 }

@@ -47,6 +47,7 @@ func newTenantSet(a *app) *cobra.Command {
 	var rows, size int64
 	var rate, burst float64
 	var weight uint32
+	var class string
 	var reset bool
 	c := &cobra.Command{
 		Use:   "set TENANT",
@@ -75,6 +76,12 @@ with the time when to come again (the SDK waits); running and waiting tasks are 
 			if set("weight") {
 				req.Weight = proto.Uint32(weight)
 			}
+			if set("class") {
+				if _, err := task.ParseTenantClass(class); err != nil {
+					return usageError{fmt.Errorf("--%w", err)}
+				}
+				req.Class = proto.String(class)
+			}
 			if err := task.Name("TENANT", args[0]); err != nil {
 				return usageError{err}
 			}
@@ -94,6 +101,7 @@ with the time when to come again (the SDK waits); running and waiting tasks are 
 	f.Float64Var(&rate, "rate", 0, "submits, in `tasks` a second; 0: any")
 	f.Float64Var(&burst, "burst", 0, "`tasks` at once; 0: a second's worth")
 	f.Uint32Var(&weight, "weight", 0, "its part of what several want, 1 to 1000; 0: 1")
+	f.StringVar(&class, "class", "", "critical, standard or batch: 16 : 4 : 1 of the turns on executors that they share; \"\": standard")
 	f.BoolVar(&reset, "reset", false, "everything that is not given is the default again")
 	return c
 }
@@ -115,6 +123,7 @@ type tenantJSON struct {
 	Rate      float64  `json:"rate"`
 	Burst     float64  `json:"burst"`
 	Weight    uint32   `json:"weight"`
+	Class     string   `json:"class"`
 	Ready     int64    `json:"ready"`
 	Rows      int64    `json:"rows"`
 	Bytes     int64    `json:"bytes"`
@@ -130,11 +139,11 @@ type tenantJSON struct {
 
 func (a *app) showTenants(all ...*headracev1.Tenant) error {
 	var t term.Table
-	t.Row("TENANT", "WEIGHT", "ROWS", "MAX ROWS", "RATE", "DRAIN", "DRAIN MAX", "OFFERED/S", "ACCEPTED/S", "PRESSURE", "LIMIT")
+	t.Row("TENANT", "CLASS", "WEIGHT", "ROWS", "MAX ROWS", "RATE", "DRAIN", "DRAIN MAX", "OFFERED/S", "ACCEPTED/S", "PRESSURE", "LIMIT")
 	for _, m := range all {
 		e := m.Effective
 		j := tenantJSON{Tenant: m.Tenant, DrainMax: e.DrainMax.AsDuration().Seconds(), MaxRows: e.MaxRows, MaxBytes: e.MaxBytes, Rate: e.Rate, Burst: e.Burst,
-			Weight: e.Weight, Ready: m.Ready, Rows: m.Rows, Bytes: m.Bytes, Finish: m.FinishRate, Offered: m.OfferedRate, Accepted: m.AcceptedRate, Pressure: m.Pressure}
+			Weight: e.Weight, Class: e.Class, Ready: m.Ready, Rows: m.Rows, Bytes: m.Bytes, Finish: m.FinishRate, Offered: m.OfferedRate, Accepted: m.AcceptedRate, Pressure: m.Pressure}
 		drain, rate, limit := "?", "any", "-"
 		if m.DrainTime != nil {
 			d := m.DrainTime.AsDuration()
@@ -154,7 +163,7 @@ func (a *app) showTenants(all ...*headracev1.Tenant) error {
 			}
 			continue
 		}
-		t.Row(m.Tenant, fmt.Sprint(e.Weight), fmt.Sprint(m.Rows), fmt.Sprint(e.MaxRows), rate, drain, e.DrainMax.AsDuration().String(),
+		t.Row(m.Tenant, e.Class, fmt.Sprint(e.Weight), fmt.Sprint(m.Rows), fmt.Sprint(e.MaxRows), rate, drain, e.DrainMax.AsDuration().String(),
 			fmt.Sprintf("%.0f", m.OfferedRate), fmt.Sprintf("%.0f", m.AcceptedRate), fmt.Sprintf("%.2f", m.Pressure), limit)
 	}
 	if a.json() {

@@ -295,13 +295,14 @@ type record struct {
 	Rate           float64   `json:"rate,omitempty"`
 	Burst          float64   `json:"burst,omitempty"`
 	Weight         int       `json:"weight,omitempty"`
+	Class          string    `json:"class,omitempty"`
 	At             time.Time `json:"at,omitzero"`
 }
 
 func encode(g Grant) []byte {
 	b, err := json.Marshal(record{
 		DrainMaxMillis: g.Grant.DrainMax.Milliseconds(), MaxRows: g.Grant.MaxRows, MaxBytes: g.Grant.MaxBytes,
-		Rate: g.Grant.Rate, Burst: g.Grant.Burst, Weight: g.Grant.Weight, At: g.At,
+		Rate: g.Grant.Rate, Burst: g.Grant.Burst, Weight: g.Grant.Weight, Class: g.Grant.Class.String(), At: g.At,
 	})
 	if err != nil {
 		panic(fmt.Sprintf("tenants: encode a record: %v", err)) // all of its fields can be
@@ -319,8 +320,12 @@ func decode(tenant string, b []byte) (Grant, error) {
 	if err := json.Unmarshal(b, &rec); err != nil {
 		return g, err
 	}
+	class, err := task.ParseTenantClass(rec.Class)
+	if err != nil {
+		return g, err
+	}
 	g.At = rec.At
 	g.Grant = task.Tenant{DrainMax: time.Duration(rec.DrainMaxMillis) * time.Millisecond, MaxRows: rec.MaxRows, MaxBytes: rec.MaxBytes,
-		Rate: rec.Rate, Burst: rec.Burst, Weight: rec.Weight}
+		Rate: rec.Rate, Burst: rec.Burst, Weight: rec.Weight, Class: class}
 	return g, g.Grant.Validate()
 }

@@ -36,7 +36,9 @@ type TenantSettings struct {
 	Rate  float64 `protobuf:"fixed64,4,opt,name=rate,proto3" json:"rate,omitempty"`
 	Burst float64 `protobuf:"fixed64,5,opt,name=burst,proto3" json:"burst,omitempty"`
 	// Its part of what several want, 1 to 1,000; 1.
-	Weight        uint32 `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
+	Weight uint32 `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
+	// critical, standard or batch: 16 : 4 : 1 of the turns on executors that tenants of several share; standard.
+	Class         string `protobuf:"bytes,7,opt,name=class,proto3" json:"class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -111,6 +113,13 @@ func (x *TenantSettings) GetWeight() uint32 {
 		return x.Weight
 	}
 	return 0
+}
+
+func (x *TenantSettings) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
 }
 
 // TenantLimit is what a tenant's submits are held to now.
@@ -345,7 +354,9 @@ type SetTenantRequest struct {
 	Burst          *float64 `protobuf:"fixed64,6,opt,name=burst,proto3,oneof" json:"burst,omitempty"`
 	Weight         *uint32  `protobuf:"varint,7,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
 	// All settings become the defaults first.
-	Reset_        bool `protobuf:"varint,8,opt,name=reset,proto3" json:"reset,omitempty"`
+	Reset_ bool `protobuf:"varint,8,opt,name=reset,proto3" json:"reset,omitempty"`
+	// critical, standard or batch; "" is the default again.
+	Class         *string `protobuf:"bytes,9,opt,name=class,proto3,oneof" json:"class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -434,6 +445,13 @@ func (x *SetTenantRequest) GetReset_() bool {
 		return x.Reset_
 	}
 	return false
+}
+
+func (x *SetTenantRequest) GetClass() string {
+	if x != nil && x.Class != nil {
+		return *x.Class
+	}
+	return ""
 }
 
 type SetTenantResponse struct {
@@ -679,14 +697,15 @@ var File_headrace_v1_tenant_service_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_tenant_service_proto_rawDesc = "" +
 	"\n" +
-	" headrace/v1/tenant_service.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc2\x01\n" +
+	" headrace/v1/tenant_service.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\x01\n" +
 	"\x0eTenantSettings\x126\n" +
 	"\tdrain_max\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\bdrainMax\x12\x19\n" +
 	"\bmax_rows\x18\x02 \x01(\x03R\amaxRows\x12\x1b\n" +
 	"\tmax_bytes\x18\x03 \x01(\x03R\bmaxBytes\x12\x12\n" +
 	"\x04rate\x18\x04 \x01(\x01R\x04rate\x12\x14\n" +
 	"\x05burst\x18\x05 \x01(\x01R\x05burst\x12\x16\n" +
-	"\x06weight\x18\x06 \x01(\rR\x06weight\"\x95\x01\n" +
+	"\x06weight\x18\x06 \x01(\rR\x06weight\x12\x14\n" +
+	"\x05class\x18\a \x01(\tR\x05class\"\x95\x01\n" +
 	"\vTenantLimit\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x1d\n" +
@@ -711,7 +730,7 @@ const file_headrace_v1_tenant_service_proto_rawDesc = "" +
 	"\n" +
 	"drain_time\x18\v \x01(\v2\x19.google.protobuf.DurationR\tdrainTime\x12\x1a\n" +
 	"\bpressure\x18\f \x01(\x01R\bpressure\x12.\n" +
-	"\x05limit\x18\r \x01(\v2\x18.headrace.v1.TenantLimitR\x05limit\"\xd0\x02\n" +
+	"\x05limit\x18\r \x01(\v2\x18.headrace.v1.TenantLimitR\x05limit\"\xf5\x02\n" +
 	"\x10SetTenantRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12-\n" +
 	"\x10drain_max_millis\x18\x02 \x01(\x03H\x00R\x0edrainMaxMillis\x88\x01\x01\x12\x1e\n" +
@@ -720,14 +739,16 @@ const file_headrace_v1_tenant_service_proto_rawDesc = "" +
 	"\x04rate\x18\x05 \x01(\x01H\x03R\x04rate\x88\x01\x01\x12\x19\n" +
 	"\x05burst\x18\x06 \x01(\x01H\x04R\x05burst\x88\x01\x01\x12\x1b\n" +
 	"\x06weight\x18\a \x01(\rH\x05R\x06weight\x88\x01\x01\x12\x14\n" +
-	"\x05reset\x18\b \x01(\bR\x05resetB\x13\n" +
+	"\x05reset\x18\b \x01(\bR\x05reset\x12\x19\n" +
+	"\x05class\x18\t \x01(\tH\x06R\x05class\x88\x01\x01B\x13\n" +
 	"\x11_drain_max_millisB\v\n" +
 	"\t_max_rowsB\f\n" +
 	"\n" +
 	"_max_bytesB\a\n" +
 	"\x05_rateB\b\n" +
 	"\x06_burstB\t\n" +
-	"\a_weight\"@\n" +
+	"\a_weightB\b\n" +
+	"\x06_class\"@\n" +
 	"\x11SetTenantResponse\x12+\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x13.headrace.v1.TenantR\x06tenant\"*\n" +
 	"\x10GetTenantRequest\x12\x16\n" +
