@@ -287,15 +287,19 @@ func TestLightTenantBesideFloods(t *testing.T) {
 					waits = append(waits, p.waited(push))
 				}
 			}
-			for len(waits) < 300 {
+			pause := 10 * time.Duration(c.floods+1) * service / time.Duration(c.slots)
+			for next := p.now; len(waits) < 300; {
 				for _, name := range names[1:] {
 					if n := 500 - waiting[name]; n > 0 {
 						p.submit(name, task.High, 0, n)
 						waiting[name] += n
 					}
 				}
-				p.submit("light", task.Low, 9, 1)
-				p.until(p.now.Add(exp(r, 30*time.Duration(c.floods+1)*service/time.Duration(c.slots))))
+				if !p.now.Before(next) {
+					p.submit("light", task.Low, 9, 1)
+					next = p.now.Add(pause + exp(r, pause/4))
+				}
+				p.until(p.now.Add(service / 10))
 			}
 			slices.Sort(waits)
 			p99 := waits[len(waits)*99/100]
