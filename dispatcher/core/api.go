@@ -286,6 +286,8 @@ type PartitionStat struct {
 //	AwaitPause(now time.Time, w PauseWait)                  answered in Effects.Paused
 //	SetLimits(now time.Time, tenant string, ls []task.Limit)      what operators say of adaptive limits, all of it
 //	ResetLimit(now time.Time, tenant, downstream string) bool
+//	SetBounds(now time.Time, tenant string, bs []task.Bound)      limits that users set, all of them
+//	BoundStates(tenant, afterTenant, afterFunction string, most int) []BoundState
 //	LimitStates(tenant, downstream, afterTenant, afterDownstream string, most int) []LimitState
 //	Watch(now time.Time, w WatchID, id task.ID)             Effects.Events until Unwatch or the end
 //	Unwatch(w WatchID)

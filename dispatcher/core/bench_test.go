@@ -16,11 +16,20 @@ import (
 
 // BenchmarkCore measures the whole cycle of a task in the core: submit, commit, push, ack, outcome,
 // commit. The store says yes at once; ten executors take everything. Only time inside the core counts.
-// It reports the core's time a task and the loop's busy ratio at 60,000 tasks a second.
+// It reports the core's time a task and the loop's busy ratio at 60,000 tasks a second. With limits, each tenant has three
+// functions of one downstream with a limit, and tenants and functions have bounds of tries and of starts, some of which hold
+// tasks back.
 func BenchmarkCore(b *testing.B) {
-	for _, bench := range []struct{ tenants, functions, submit int }{{1, 1, 100}, {1000, 1, 100}, {1000, 3, 100}, {1000, 1, 1}} {
-		b.Run(fmt.Sprintf("tenants=%d/flows=%d/submit=%d", bench.tenants, bench.tenants*bench.functions, bench.submit), func(b *testing.B) {
-			benchmarkCycle(b, bench.tenants, bench.functions, bench.submit)
+	for _, bench := range []struct {
+		tenants, functions, submit int
+		limits                     bool
+	}{{1, 1, 100, false}, {1000, 1, 100, false}, {1000, 3, 100, false}, {1000, 3, 100, true}, {1000, 1, 1, false}, {1000, 3, 1, true}} {
+		name := fmt.Sprintf("tenants=%d/flows=%d/submit=%d", bench.tenants, bench.tenants*bench.functions, bench.submit)
+		if bench.limits {
+			name += "/limits"
+		}
+		b.Run(name, func(b *testing.B) {
+			benchmarkCycle(b, bench.tenants, bench.functions, bench.submit, bench.limits)
 		})
 	}
 }
@@ -51,7 +60,7 @@ func cpuTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-func benchmarkCycle(b *testing.B, tenants, flows, size int) {
+func benchmarkCycle(b *testing.B, tenants, flows, size int, limits bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	const executors, partitions, wave = 10, 8, 2000
@@ -65,8 +74,18 @@ func benchmarkCycle(b *testing.B, tenants, flows, size int) {
 	var functions []*headracev1.FunctionDeclaration
 	for i := range names {
 		names[i] = fmt.Sprintf("tenant%d", i)
+		bounds := []task.Bound{{Concurrency: 20, Rate: 100_000}}
 		for k := range flows {
-			functions = append(functions, &headracev1.FunctionDeclaration{Tenant: names[i], Name: fmt.Sprint("f", k)})
+			f := &headracev1.FunctionDeclaration{Tenant: names[i], Name: fmt.Sprint("f", k)}
+			if limits {
+				f.Downstream = "d"
+				bounds = append(bounds, task.Bound{Function: f.Name, Concurrency: 10, Rate: 50_000})
+			}
+			functions = append(functions, f)
+		}
+		if limits {
+			n.core.SetBounds(n.now, names[i], bounds)
+			n.core.SetLimits(n.now, names[i], []task.Limit{{Downstream: "d", Min: 30, Max: 100}})
 		}
 	}
 	for s := range SessionID(executors) {

@@ -31,6 +31,12 @@ type Core struct {
 	pauses    map[string][]task.Pause // by tenant, also of tenants that hold nothing here
 	limits    map[string][]task.Limit // what operators say, by tenant
 	limited   int                     // downstreams that have a limit
+	// Bounds that users set: the rules by tenant, and what there is of them here, by creation.
+	boundRules  map[string][]task.Bound
+	bounds      []*bound
+	settling    []*partition // whose takeover lasts: what runs is not known
+	gone        []*goneTries
+	settleTimer settleAlarm
 
 	timers   timers
 	young    items          // whose confirmed try shall be recorded, by when
@@ -77,7 +83,7 @@ func New(cfg Config) *Core {
 	if cfg.Standing == nil {
 		cfg.Standing = func(string) (int, task.TenantClass) { return 1, task.Standard }
 	}
-	return &Core{
+	c := &Core{
 		cfg:       cfg,
 		parts:     map[uint32]*partition{},
 		tenants:   map[string]*tenant{},
@@ -89,9 +95,14 @@ func New(cfg Config) *Core {
 		watched:   map[WatchID]task.ID{},
 		pauses:    map[string][]task.Pause{},
 		limits:    map[string][]task.Limit{},
-		fx:        &Effects{},
-		spare:     &Effects{},
+
+		boundRules: map[string][]task.Bound{},
+
+		fx:    &Effects{},
+		spare: &Effects{},
 	}
+	c.settleTimer.timer.owner = &c.settleTimer
+	return c
 }
 
 // Trust says until when the membership lease lets the node push and answer. Commits and epoch reads

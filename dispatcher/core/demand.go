@@ -45,6 +45,9 @@ func (c *Core) tellDemand() {
 func (p *pool) waiting(most int) int {
 	n := p.suspects.len()
 	for _, b := range p.benches { // the order does not matter: the sum is cut at most
+		if b.kept {
+			continue
+		}
 		for _, first := range b.rings {
 			for s := first; s != nil && n < most; {
 				n += s.flow.ready()

@@ -126,9 +126,10 @@ func (c *Core) Check() error {
 	}
 	limited := 0
 	for name, t := range c.tenants {
-		permits := map[*limiter]int{}
+		permits, flying := map[*limiter]int{}, map[*function]int{}
 		for it := t.flying.first; it != nil; it = it.flying.next {
 			y := it.try
+			flying[it.lane.flow.function]++
 			if y.permit != y.down.lim && y.down.lim != nil {
 				return fmt.Errorf("%v holds no permit of %s", it.t.ID, y.down.name)
 			}
@@ -142,7 +143,18 @@ func (c *Core) Check() error {
 				}
 			}
 		}
+		if b := t.bound; b != nil && b.timer.index == 0 && b.shut != (b.rule.Concurrency > 0 && (b.running() >= b.rule.Concurrency || len(c.settling) > 0)) {
+			return fmt.Errorf("the bound of %s is shut: %v, with %d running", name, b.shut, b.running())
+		}
+		for _, s := range t.benches {
+			if shut := t.bound != nil && t.bound.shut; s.kept != shut || s.entry.Queued() != (s.mask != 0 && !shut) {
+				return fmt.Errorf("a bench of %s: kept %v, in the order %v; its bound is shut: %v", name, s.kept, s.entry.Queued(), shut)
+			}
+		}
 		for _, f := range t.functions {
+			if flying[f] != f.flying {
+				return fmt.Errorf("%s/%s counts %d in flight, there are %d", name, f.name, f.flying, flying[f])
+			}
 			for _, fl := range f.flows {
 				open := 0
 				for _, l := range fl.lanes {

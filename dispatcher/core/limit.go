@@ -332,10 +332,15 @@ func (d *downstream) full(tenant string) string {
 	return s
 }
 
-// limitedBy returns why the downstream of a stored task keeps it from running; "": it does not.
+// limitedBy returns why a limit keeps a stored task from running; "": none does.
 func (c *Core) limitedBy(tenant, function string) string {
 	if t := c.tenants[tenant]; t != nil {
-		if f := t.functions[function]; f != nil && f.down.lim != nil && !f.down.lim.open {
+		f := t.functions[function]
+		switch {
+		case f == nil:
+		case f.shutBy() != nil:
+			return f.shutBy().why(c)
+		case f.down.lim != nil && !f.down.lim.open:
 			return f.down.full(tenant)
 		}
 	}

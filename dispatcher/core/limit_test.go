@@ -23,6 +23,15 @@ func (s *script) limit(d *datadriven.TestData, ws []string) {
 	s.core.SetLimits(s.now, ws[0], s.limits)
 }
 
+func (s *script) bound(d *datadriven.TestData, ws []string) {
+	fn := arg(d, "fn", "")
+	s.bounds = slices.DeleteFunc(slices.Clone(s.bounds), func(b task.Bound) bool { return b.Function == fn })
+	if !slices.Contains(ws, "none") {
+		s.bounds = append(s.bounds, task.Bound{Function: fn, Concurrency: s.num(d, "max", 0), Rate: float64(s.num(d, "rate", 0)), Burst: s.num(d, "burst", 0)})
+	}
+	s.core.SetBounds(s.now, ws[0], s.bounds)
+}
+
 func limitText(l LimitState) string {
 	text := fmt.Sprintf("%s/%s for %s:", l.Tenant, l.Downstream, strings.Join(l.Functions, ","))
 	if l.Active {

@@ -22,6 +22,8 @@ type tenant struct {
 	queues    []*commitQueue // by database
 	flying    items          // its tries in flight, oldest first
 	pauses    pauses
+	bound     *bound   // that its user set; nil: none (limit_bound.go)
+	benches   []*bench // its places, one in each pool that runs something of it
 }
 
 // function is one function of a tenant.
@@ -39,6 +41,8 @@ type function struct {
 	pools      []*pool // that can run it
 	cost       int64   // expected slot-milliseconds of a try
 	declared   int     // open sessions that declare exactly this policy
+	bound      *bound  // nil: none
+	flying     int     // its tries in flight
 }
 
 // downstream is the named thing that a tenant's functions call.
@@ -76,6 +80,7 @@ func (c *Core) tenant(name string) *tenant {
 		t.pauses.tenant, t.pauses.rules = t, c.pauses[name]
 		t.pauses.timer.owner = &t.pauses
 		c.armPauses(t)
+		c.bind(t, nil)
 	}
 	return t
 }
@@ -97,6 +102,7 @@ func (c *Core) function(tenant, name string) *function {
 		}
 		c.setPolicy(f, task.Policy{})
 		f.known = false
+		c.bind(f.tenant, f)
 	}
 	return f
 }
@@ -199,7 +205,7 @@ func (c *Core) storePolicy(l *lane) {
 
 // may reports whether the flow may run now.
 func (fl *flow) may(c *Core) bool {
-	return fl.open > 0 && fl.paused == nil && fl.function.down.takes(c)
+	return fl.open > 0 && fl.paused == nil && fl.function.down.takes(c) && (fl.function.bound == nil || !fl.function.bound.shut)
 }
 
 // takes reports whether a try may be pushed to the downstream now.

@@ -42,6 +42,7 @@ type partition struct {
 	adopting  int  // adopted tries whose record is not on disk yet
 	policies  map[*function]uint64
 	sweep     sweep
+	settleBy  time.Time // when its takeover keeps bounds from letting anything start no longer
 
 	part int // index of its part in the batch being built
 	in   uint64
@@ -142,6 +143,8 @@ func (c *Core) loseBehind(p *partition, known store.Epoch) {
 // forget takes a partition out of everything.
 func (c *Core) forget(p *partition) {
 	p.dead = true
+	c.leaves(p)
+	c.settled(p)
 	c.unhold(p) // before executors go that are known by its tries only
 	p.db.held--
 	delete(c.parts, p.id)

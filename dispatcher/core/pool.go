@@ -28,6 +28,8 @@ type pool struct {
 type bench struct {
 	entry *fairqueue.Entry
 	class int
+	pool  *pool
+	kept  bool // out of the order: its tenant is at its bound
 	turns fairqueue.Stride
 	mask  uint8             // bands that have something to run
 	rings [task.Bands]*seat // of the functions whose turn it is next
@@ -96,6 +98,9 @@ func (c *Core) leavePool(s *session) {
 		return
 	}
 	c.pools = slices.DeleteFunc(c.pools, func(o *pool) bool { return o == p })
+	for t, b := range p.benches {
+		t.benches = slices.DeleteFunc(t.benches, func(o *bench) bool { return o == b })
+	}
 	for _, f := range p.functions {
 		f.pools = slices.DeleteFunc(f.pools, func(o *pool) bool { return o == p })
 		for _, fl := range f.flows {
@@ -113,9 +118,10 @@ func (c *Core) leavePool(s *session) {
 func (p *pool) bench(t *tenant) *bench {
 	b := p.benches[t]
 	if b == nil {
-		b = &bench{class: t.class}
+		b = &bench{pool: p, class: t.class, kept: t.bound != nil && t.bound.shut}
 		b.entry = fairqueue.NewEntry(b, t.weight)
 		p.benches[t] = b
+		t.benches = append(t.benches, b)
 	}
 	return b
 }
@@ -155,6 +161,18 @@ func (p *pool) correct(s *seat, difference int64) {
 	p.classes[s.bench.class].Correct(s.bench.entry, difference)
 }
 
+// shut keeps a bench out of the order, or lets it in again.
+func (b *bench) shut(kept bool) {
+	b.kept = kept
+	switch {
+	case b.mask == 0:
+	case kept:
+		b.pool.unqueue(b)
+	default:
+		b.pool.enqueue(b)
+	}
+}
+
 // enter puts a flow into the order.
 func (p *pool) enter(s *seat) {
 	if s.next != nil {
@@ -164,7 +182,7 @@ func (p *pool) enter(s *seat) {
 	if ring := b.rings[band]; ring == nil {
 		s.next, s.prev = s, s
 		b.rings[band] = s
-		if b.mask == 0 {
+		if b.mask == 0 && !b.kept {
 			p.enqueue(b)
 		}
 		b.mask |= 1 << band

@@ -125,7 +125,7 @@ func (c *Core) stepSuspect(p *pool) bool {
 		p.suspects.pop()
 		return true
 	}
-	if !it.lane.flow.function.down.takes(c) {
+	if !it.lane.flow.function.takes(c) {
 		if s := p.reserved; s != nil && !s.alone() {
 			p.reserved = nil
 			p.ready(s)
@@ -199,6 +199,7 @@ func (c *Core) push(it *item, s *session, b beat, st *seat) {
 	if d := f.policy.Timeout; d > 0 && (y.timeout == 0 || d < y.timeout) {
 		y.timeout = d
 	}
+	c.boundStarts(f)
 	c.beginTry(it, y)
 	if st != nil {
 		y.seat, y.charge = st, f.cost
@@ -321,6 +322,8 @@ func (c *Core) beginTry(it *item, y *try) {
 	if y.down = f.down; y.down.lim != nil || y.down.managed() {
 		c.limitBegins(f, y)
 	}
+	f.flying++
+	c.boundsChanged(f)
 	it.part.stat.Running++
 	if y.unsure = y.ackedAt.IsZero() && y.claimed; y.unsure {
 		it.part.unsure++
@@ -342,6 +345,8 @@ func (c *Core) endTry(it *item) {
 	c.timers.unset(&it.timer)
 	f := it.lane.flow.function
 	f.tenant.flying.remove(it)
+	f.flying--
+	c.boundsChanged(f)
 	y.executor.flying.remove(it)
 	it.part.stat.Running--
 	if y.unsure {

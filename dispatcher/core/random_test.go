@@ -138,6 +138,8 @@ func randomWalk(t *testing.T, seed uint64) {
 			do("limit a d min=%d max=%d", r.IntN(3), 2+r.IntN(5))
 		case 1:
 			do("limit a f %s", []string{"max=1", "none", "reset"}[r.IntN(3)])
+		case 2:
+			do("bound a %s max=%d %s", []string{"", "fn=f"}[r.IntN(2)], 1+r.IntN(3), []string{"", "rate=1", "none"}[r.IntN(3)])
 		}
 		if n := r.IntN(12); n < 4 {
 			rule := []string{"", "fn=f", "band=low", "fn=f band=normal"}[r.IntN(4)]
@@ -157,6 +159,8 @@ func randomWalk(t *testing.T, seed uint64) {
 	}
 	do("limit a d max=100")
 	do("limit a d none")
+	do("bound a none")
+	do("bound a fn=f max=1")
 	for p := range uint32(2) {
 		if !s.owned(p + 1) {
 			do("acquire %d", p+1)

@@ -44,6 +44,7 @@ import (
 //	advance DURATION         executors beat, timers fire
 //	pause a [fn=F] [band=B] [for=D] [reason=S]         and wait until nothing more starts
 //	resume a [fn=F] [band=B]                           settled a [fn=F] [band=B]   wait once more
+//	bound a [fn=F] [max=N] [rate=N] [burst=N] | none   a limit that a user sets       bounds     what there is to see
 //	limit a DOWNSTREAM [min=N] [max=N]     the operator's word | none | reset      limits     what there is to see
 //	class TENANT CLASS       the operator changes its class
 //	stats
@@ -80,6 +81,7 @@ type script struct {
 	failures  int
 	pauses    []task.Pause // of tenant a
 	limits    []task.Limit
+	bounds    []task.Bound
 	out       strings.Builder
 }
 
@@ -212,6 +214,7 @@ func (s *script) init(d *datadriven.TestData) {
 		s.core.SetPauses(s.now, "a", s.pauses)
 	}
 	s.core.SetLimits(s.now, "a", s.limits)
+	s.core.SetBounds(s.now, "a", s.bounds)
 	if s.ids == nil {
 		s.ids, s.names, s.released = map[string]task.ID{}, map[ReplyID]string{}, map[uint32]store.Epoch{}
 		s.bands = map[task.ID]task.Band{}
@@ -329,6 +332,12 @@ func (s *script) command(d *datadriven.TestData) {
 		s.pause(d, ws[0])
 	case "limit":
 		s.limit(d, ws)
+	case "bound":
+		s.bound(d, ws)
+	case "bounds":
+		for _, b := range s.core.BoundStates("", "", "", 100) {
+			s.printf("%s/%s: %d running; %s", b.Tenant, b.Function, b.Running, b.Why)
+		}
 	case "limits":
 		for _, l := range s.core.LimitStates("", "", "", "", 100) {
 			s.printf("%s", limitText(l))

@@ -71,6 +71,7 @@ func (c *Core) Acquired(now time.Time, a Acquired) {
 	o.flows = a.Flows
 	o.suspects = map[task.ID]bool{}
 	c.setPartition(p)
+	c.settles(p)
 	c.hold(p)
 	for _, f := range r.Functions {
 		c.storedPolicy(p, f)
@@ -212,6 +213,7 @@ func (c *Core) floorRaised(p *partition) {
 	o := &p.takeover
 	o.active, o.flooring = false, false
 	p.stat.Open = true
+	c.settled(p)
 	if len(c.pauseWaits) > 0 {
 		c.stepPauses()
 	}

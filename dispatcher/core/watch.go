@@ -159,6 +159,8 @@ func (c *Core) waitReason(it *item) string {
 		return it.lane.flow.paused.Why(f.tenant.name)
 	case f.down.until.After(c.now):
 		return fmt.Sprintf("throttled by %s until %s", f.down.name, f.down.until.UTC().Format(time.RFC3339Nano))
+	case f.shutBy() != nil:
+		return f.shutBy().why(c)
 	case !f.down.takes(c):
 		return f.down.full(f.tenant.name)
 	case c.heldFor != "":
