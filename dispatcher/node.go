@@ -37,6 +37,7 @@ import (
 	"github.com/headrace/headrace/shard/tenants"
 	"github.com/headrace/headrace/shard/truth"
 	"github.com/headrace/headrace/store"
+	"github.com/headrace/headrace/task"
 )
 
 // stopGrace is what calls under way get once everything is handed over.
@@ -68,7 +69,8 @@ type Node struct {
 	api        *api.Services
 	placements *placement.Registry
 	pauses     *pause.Registry
-	limits     *limits.Registry
+	limits     *limits.Limits
+	bounds     *limits.Bounds
 	tenants    *tenants.Registry
 	door       *door.Door
 	push       *push.Server
@@ -222,7 +224,11 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
-	n.limits, err = limits.New(limits.Config{KV: res.registry, Now: n.clock.Now, Changed: n.loop.SetLimits, Logger: n.cfg.Logger})
+	n.limits, err = limits.New(limits.Config[task.Limit]{KV: res.registry, Now: n.clock.Now, Changed: n.loop.SetLimits, Logger: n.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	n.bounds, err = limits.NewBounds(limits.Config[task.Bound]{KV: res.registry, Now: n.clock.Now, Changed: n.loop.SetBounds, Logger: n.cfg.Logger})
 	if err != nil {
 		return err
 	}
@@ -231,7 +237,7 @@ func (n *Node) build(res *resources) (err error) {
 		return err
 	}
 	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring, n.door.Report)
-	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.pauses.Current, n.clock.Now, n.cfg.Logger, n.member.Events())
+	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.rules, n.clock.Now, n.cfg.Logger, n.member.Events())
 	n.owners.ready, n.owners.roster = n.setServing, n.router.Executors
 	if !res.sole {
 		n.owners.spare = n.spare
@@ -244,7 +250,7 @@ func (n *Node) build(res *resources) (err error) {
 		return err
 	}
 	n.api, err = api.New(api.Config{
-		Placements: n.placements, Pauses: n.pauses, Limits: n.limits, Tenants: n.tenants, Door: n.door,
+		Placements: n.placements, Pauses: n.pauses, Limits: n.limits, Bounds: n.bounds, Tenants: n.tenants, Door: n.door,
 		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
 		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
 		Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
@@ -292,6 +298,14 @@ func (n *Node) build(res *resources) (err error) {
 	reflection.Register(n.grpc)
 	n.http = n.pages()
 	return nil
+}
+
+// rules returns once the engine has all rules that a new owner must know before its first push.
+func (n *Node) rules(ctx context.Context) error {
+	if err := n.pauses.Current(ctx); err != nil {
+		return err
+	}
+	return n.bounds.Known(ctx)
 }
 
 // tellRoster is loop.Config.Roster.

@@ -44,7 +44,8 @@ type engine interface {
 	Release(partition uint32)
 }
 
-// rules returns once all pause rules that the registry held when it was called are in force in the engine.
+// rules returns once all pause rules that the registry held when it was called, and the limits that users set before, are
+// in force in the engine.
 type rules func(ctx context.Context) error
 
 // storeOf returns the store that holds a partition, and its index.

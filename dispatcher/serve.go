@@ -67,6 +67,7 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	wg.Go(func() { n.gate.Run(memberCtx, n.leads) })
 	wg.Go(func() { _ = n.pauses.Run(memberCtx) })
 	wg.Go(func() { _ = n.limits.Run(memberCtx) })
+	wg.Go(func() { _ = n.bounds.Run(memberCtx) })
 	wg.Go(func() { _ = n.tenants.Run(memberCtx) })
 	wg.Go(func() { n.door.Run(loopCtx) })
 	part("gRPC", func() error {

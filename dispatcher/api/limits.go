@@ -84,3 +84,64 @@ func (s *Limits) ResetLimit(ctx context.Context, req *headracev1.ResetLimitReque
 	}
 	return res, nil
 }
+
+// ListBounds returns a page of the limits that users set, by tenant and function. The page token is the last one's.
+func (s *Limits) ListBounds(ctx context.Context, req *headracev1.ListBoundsRequest) (*headracev1.ListBoundsResponse, error) {
+	if req.PageSize > maxPage {
+		return nil, &task.FieldError{Field: "page_size", Value: fmt.Sprint(req.PageSize), Want: "1 to 1000, or 0 for 1000"}
+	}
+	afterTenant, afterFunction, _ := strings.Cut(req.PageToken, "/")
+	for _, f := range []struct{ field, name string }{{"tenant", req.Tenant}, {"page_token", afterTenant}, {"page_token", afterFunction}} {
+		if f.name != "" {
+			if err := task.Name(f.field, f.name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	bs, more, missing, err := s.engine.Bounds(ctx, peer.BoundQuery{Tenant: req.Tenant, AfterTenant: afterTenant, AfterFunction: afterFunction,
+		Most: cmp.Or(int(req.PageSize), maxPage)})
+	if err != nil {
+		return nil, err
+	}
+	res := &headracev1.ListBoundsResponse{Bounds: bs, MissingNodes: missing}
+	if more && len(bs) > 0 {
+		last := bs[len(bs)-1]
+		res.NextPageToken = last.Tenant + "/" + last.Function
+	}
+	return res, nil
+}
+
+// SetBound stores a limit of a tenant or a function.
+func (s *Limits) SetBound(ctx context.Context, req *headracev1.SetBoundRequest) (*headracev1.SetBoundResponse, error) {
+	if err := s.admit(); err != nil {
+		return nil, err
+	}
+	if err := task.Name("tenant", req.Tenant); err != nil {
+		return nil, err
+	}
+	b, err := s.cfg.Bounds.Set(ctx, req.Tenant, task.Bound{Function: req.Function, Concurrency: int(req.Concurrency), Rate: req.Rate, Burst: int(req.Burst), Reason: req.Reason})
+	if err != nil {
+		return nil, err
+	}
+	return &headracev1.SetBoundResponse{Bound: peer.Bound(req.Tenant, &b)}, nil
+}
+
+// RemoveBound takes a limit of a tenant or a function away.
+func (s *Limits) RemoveBound(ctx context.Context, req *headracev1.RemoveBoundRequest) (*headracev1.RemoveBoundResponse, error) {
+	if err := s.admit(); err != nil {
+		return nil, err
+	}
+	if err := task.Name("tenant", req.Tenant); err != nil {
+		return nil, err
+	}
+	if req.Function != "" {
+		if err := task.Name("function", req.Function); err != nil {
+			return nil, err
+		}
+	}
+	removed, err := s.cfg.Bounds.Remove(ctx, req.Tenant, req.Function)
+	if err != nil {
+		return nil, err
+	}
+	return &headracev1.RemoveBoundResponse{Removed: peer.Bound(req.Tenant, removed)}, nil
+}

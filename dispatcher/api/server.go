@@ -36,6 +36,7 @@ type Engine interface {
 	Running(ctx context.Context, tenant, function string, partitions []uint32, most int) ([]core.Live, error)
 	ApplyPauses(ctx context.Context, node shard.NodeID, a peer.Pauses) ([]uint32, error)
 	Limits(ctx context.Context, q loop.LimitQuery) (ls []*headracev1.Limit, more bool, missing []string, err error)
+	Bounds(ctx context.Context, q peer.BoundQuery) (bs []*headracev1.Bound, more bool, missing []string, err error)
 	Pick(a, b uint32, n int) (partition uint32, ok bool)
 	Partitions() []core.PartitionStat
 	Load(partition uint32) (l peer.Load, ok bool)
@@ -73,7 +74,9 @@ type Config struct {
 	// Pauses are the rules that keep tenants' tasks from starting. Required.
 	Pauses *pause.Registry
 	// Limits are what operators say of adaptive limits. Required.
-	Limits *limits.Registry
+	Limits *limits.Limits
+	// Bounds are the limits that users set. Required.
+	Bounds *limits.Bounds
 	// Tenants are what tenants were granted. Required.
 	Tenants *tenants.Registry
 	// Door says who may submit now. Required.
@@ -112,8 +115,8 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if len(cfg.Databases) == 0 {
 		return nil, errors.New("new api: no databases")
 	}
-	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil || cfg.Limits == nil || cfg.Tenants == nil || cfg.Door == nil {
-		return nil, errors.New("new api: Secret, Placements, Pauses, Limits, Tenants and Door are required")
+	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil || cfg.Limits == nil || cfg.Bounds == nil || cfg.Tenants == nil || cfg.Door == nil {
+		return nil, errors.New("new api: Secret, Placements, Pauses, Limits, Bounds, Tenants and Door are required")
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = task.MaxPayload

@@ -45,6 +45,7 @@ type BoundState struct {
 	Tenant, Function string // Function "": of the tenant
 	Running          int    // tries that count, also those of lost partitions
 	Why              string // why nothing more may start now; "": something may
+	Share            int    // tries at once that this node may have; 0 without a limit of them
 	Rule             task.Bound
 }
 
@@ -309,7 +310,7 @@ func (c *Core) BoundStates(tenant, afterTenant, afterFunction string, most int) 
 			if len(out) == most {
 				return out
 			}
-			s := BoundState{Tenant: name, Function: r.Function, Rule: r}
+			s := BoundState{Tenant: name, Function: r.Function, Rule: r, Share: r.Concurrency}
 			if b := c.boundOf(name, r.Function); b != nil {
 				s.Running, s.Why = b.running(), b.why(c)
 			}

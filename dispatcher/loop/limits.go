@@ -22,10 +22,25 @@ func (l *Loop) SetLimits(tenant string, ls []task.Limit) {
 	})
 }
 
+// SetBounds makes bs the limits that a tenant's user has set. Nobody may change them.
+func (l *Loop) SetBounds(tenant string, bs []task.Bound) {
+	l.post("bounds", func(now time.Time) {
+		if len(bs) == 0 {
+			delete(l.bounds, tenant)
+		} else {
+			l.bounds[tenant] = bs
+		}
+		l.enter("bounds", func(c *core.Core) { c.SetBounds(now, tenant, bs) })
+	})
+}
+
 // limitsAnew tells a new core the limits.
 func (l *Loop) limitsAnew() {
 	for _, tenant := range slices.Sorted(maps.Keys(l.limits)) {
 		l.core.SetLimits(l.cfg.Now(), tenant, l.limits[tenant])
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(l.bounds)) {
+		l.core.SetBounds(l.cfg.Now(), tenant, l.bounds[tenant])
 	}
 }
 
@@ -67,6 +82,24 @@ func (l *Loop) Limits(ctx context.Context, q LimitQuery) ([]core.LimitState, err
 			break
 		}
 		q.AfterTenant, q.AfterDownstream = part[n-1].Tenant, part[n-1].Downstream
+	}
+	return out, nil
+}
+
+// Bounds returns the use of the limits that users set on this node, of a tenant ("": of all), those after one of them
+// only, most at most; in slices, each of which is consistent.
+func (l *Loop) Bounds(ctx context.Context, tenant, afterTenant, afterFunction string, most int) ([]core.BoundState, error) {
+	var out []core.BoundState
+	for len(out) < most {
+		var part []core.BoundState
+		n := min(limitSlice, most-len(out))
+		if err := l.Do(ctx, func(c *core.Core) { part = c.BoundStates(tenant, afterTenant, afterFunction, n) }); err != nil {
+			return nil, err
+		}
+		if out = append(out, part...); len(part) < n {
+			break
+		}
+		afterTenant, afterFunction = part[n-1].Tenant, part[n-1].Function
 	}
 	return out, nil
 }

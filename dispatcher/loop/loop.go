@@ -121,6 +121,7 @@ type Loop struct {
 	pausing  map[core.ReplyID]chan core.PauseAnswer
 	pauses   map[string][]task.Pause // by tenant, for a new core
 	limits   map[string][]task.Limit // the same
+	bounds   map[string][]task.Bound // the same
 	owned    map[uint32]bool
 	suspects map[task.ID]int // times that a panic had it in hand
 	guards   sync.Map        // uint32 → Guard; written by Guard, read by loaders
@@ -152,6 +153,7 @@ func New(cfg Config) (*Loop, error) {
 		pausing:  map[core.ReplyID]chan core.PauseAnswer{},
 		pauses:   map[string][]task.Pause{},
 		limits:   map[string][]task.Limit{},
+		bounds:   map[string][]task.Bound{},
 		owned:    map[uint32]bool{},
 		suspects: map[task.ID]int{},
 	}

@@ -23,38 +23,49 @@ const maxLimits = 1000
 // order, at most q.Most. more says that there are others behind them; missing names the nodes that did not answer.
 func (r *Router) Limits(ctx context.Context, q loop.LimitQuery) (out []*headracev1.Limit, more bool, missing []string, err error) {
 	q.Most = min(q.Most, maxLimits)
-	ids := []shard.NodeID{r.cfg.NodeID}
-	for _, id := range r.cfg.Directory().Owners {
-		ids = append(ids, id)
+	lists, missing, err := gather(ctx, r, func(ctx context.Context, id shard.NodeID) ([]*headracev1.Limit, error) { return r.limitsOf(ctx, id, q) })
+	if err != nil {
+		return nil, false, nil, err
 	}
-	slices.Sort(ids)
-	ids = slices.DeleteFunc(slices.Compact(ids), func(id shard.NodeID) bool { return id == "" })
-	lists := make([][]*headracev1.Limit, len(ids))
-	errs := make([]error, len(ids))
-	var wg sync.WaitGroup
-	for i, id := range ids {
-		wg.Go(func() { lists[i], errs[i] = r.limitsOf(ctx, id, q) })
-	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return nil, false, nil, context.Cause(ctx)
-	}
-	for i, id := range ids {
-		if errs[i] != nil {
-			if id == r.cfg.NodeID {
-				return nil, false, nil, errs[i]
-			}
-			missing = append(missing, string(id))
-			r.log.Debug("a node does not tell its limits", telemetry.Text("node", string(id)), telemetry.Err(errs[i]))
-		}
-		more = more || len(lists[i]) == q.Most
-		out = append(out, lists[i]...)
+	for _, ls := range lists {
+		more = more || len(ls) == q.Most
+		out = append(out, ls...)
 	}
 	out = joinLimits(out)
 	if len(out) > q.Most {
 		out, more = out[:q.Most], true
 	}
 	return out, more, missing, nil
+}
+
+// gather asks this node and all that own something, and returns their answers by id. missing names those that did not answer.
+func gather[T any](ctx context.Context, r *Router, ask func(context.Context, shard.NodeID) ([]T, error)) (lists [][]T, missing []string, err error) {
+	ids := []shard.NodeID{r.cfg.NodeID}
+	for _, id := range r.cfg.Directory().Owners {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	ids = slices.DeleteFunc(slices.Compact(ids), func(id shard.NodeID) bool { return id == "" })
+	lists = make([][]T, len(ids))
+	errs := make([]error, len(ids))
+	var wg sync.WaitGroup
+	for i, id := range ids {
+		wg.Go(func() { lists[i], errs[i] = ask(ctx, id) })
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	for i, id := range ids {
+		if errs[i] != nil {
+			if id == r.cfg.NodeID {
+				return nil, nil, errs[i]
+			}
+			missing = append(missing, string(id))
+			r.log.Debug("a node does not tell its limits", telemetry.Text("node", string(id)), telemetry.Err(errs[i]))
+		}
+	}
+	return lists, missing, nil
 }
 
 func (r *Router) limitsOf(ctx context.Context, node shard.NodeID, q loop.LimitQuery) ([]*headracev1.Limit, error) {

@@ -27,6 +27,7 @@ type Local interface {
 	Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error)
 	AwaitPause(ctx context.Context, w core.PauseWait) ([]uint32, error)
 	Limits(ctx context.Context, q loop.LimitQuery) ([]core.LimitState, error)
+	Bounds(ctx context.Context, tenant, afterTenant, afterFunction string, most int) ([]core.BoundState, error)
 	Partitions() []core.PartitionStat
 	Backlog(partition uint32) (int64, bool)
 	Sending(partition uint32, n int)

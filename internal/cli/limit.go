@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,8 +19,11 @@ import (
 func newLimit(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "limit",
-		Short: "Adaptive limits: how many tries a downstream gets at once",
-		Long: `Adaptive limits: how many tries a downstream gets at once, found from the throttles that it answers.
+		Short: "Limits: of tenants and functions, and how many tries a downstream gets at once",
+		Long: `Limits that you set: how many tries of the tenant, or of a function, run at once, and how many start a second. What they hold
+back waits, and is never lost.
+
+Adaptive limits: how many tries a downstream gets at once, found from the throttles that it answers.
 
 A function's downstream is the one that its policy names, else itself. There is a limit once a downstream is named, a try of
 it was throttled, or somebody set one. Each node has a limit of its own for what it owns.`,
@@ -46,20 +50,49 @@ func newLimitList(a *app) *cobra.Command {
 }
 
 func newLimitShow(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use: "show DOWNSTREAM", Short: "Show a limit on each node, with its last decisions and why", Args: exactly(1, "a downstream"),
-		RunE: func(c *cobra.Command, args []string) error { return a.showLimit(c.Context(), args[0]) },
+	var function string
+	c := &cobra.Command{
+		Use: "show [DOWNSTREAM]", Short: "Show a limit on each node, with its last decisions and why", Args: atMost(1, "a downstream at most"),
+		Long: "Show a downstream's limit on each node, with its last decisions and why; without one, the tenant's own limit, or a function's.",
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return a.showBound(c.Context(), function)
+			case function != "":
+				return usagef("--function: want it without a downstream")
+			}
+			return a.showLimit(c.Context(), args[0])
+		},
 	}
+	c.Flags().StringVar(&function, "function", "", "of this function of the tenant: its `name`")
+	return c
 }
 
 func newLimitSet(a *app) *cobra.Command {
 	var lo, hi, fixed uint32
 	var reason string
+	var bound task.Bound
 	c := &cobra.Command{
-		Use: "set DOWNSTREAM", Short: "Bound a limit, or fix it", Args: exactly(1, "a downstream"),
-		Long: `Bound a limit, or fix it. It is stored, takes the place of what was set before, and holds until reset. On several nodes it holds
-on each of them.`,
+		Use: "set [DOWNSTREAM]", Short: "Limit the tenant or a function; bound a downstream's limit, or fix it", Args: atMost(1, "a downstream at most"),
+		Long: `Without a downstream: limit the tenant, or with --function one of its functions, to --concurrency tries at once, --rate starts a
+second, or both. With one: bound its adaptive limit, or fix it; on several nodes that holds on each of them.
+
+It is stored, takes the place of what was set before, and holds until reset.`,
+		Example: `  headrace limit set --concurrency 20
+  headrace limit set --function mail --rate 10 --burst 50 --reason "the provider's contract"
+  headrace limit set stripe --max 40`,
 		RunE: func(c *cobra.Command, args []string) error {
+			isBound := c.Flags().Changed("function") || c.Flags().Changed("concurrency") || c.Flags().Changed("rate") || c.Flags().Changed("burst")
+			isAdaptive := c.Flags().Changed("min") || c.Flags().Changed("max") || c.Flags().Changed("fixed")
+			switch {
+			case len(args) == 0 && isAdaptive:
+				return usagef("--min, --max, --fixed: want a downstream")
+			case len(args) == 1 && isBound:
+				return usagef("--function, --concurrency, --rate, --burst: want no downstream")
+			case len(args) == 0:
+				bound.Reason = reason
+				return a.setBound(c.Context(), bound)
+			}
 			if c.Flags().Changed("fixed") {
 				if c.Flags().Changed("min") || c.Flags().Changed("max") {
 					return usagef("--fixed: want it without --min and --max")
@@ -90,14 +123,26 @@ on each of them.`,
 	c.Flags().Uint32Var(&lo, "min", 0, "never below `N` tries at once")
 	c.Flags().Uint32Var(&hi, "max", 0, "never above `N` tries at once")
 	c.Flags().Uint32Var(&fixed, "fixed", 0, "always `N` tries at once, whatever the downstream says")
+	c.Flags().StringVar(&bound.Function, "function", "", "of this function of the tenant: its `name`")
+	c.Flags().IntVar(&bound.Concurrency, "concurrency", 0, "at most `N` tries at once")
+	c.Flags().Float64Var(&bound.Rate, "rate", 0, "at most `N` starts a second")
+	c.Flags().IntVar(&bound.Burst, "burst", 0, "`N` starts at once after a rest; without it those of one second, at least 1")
 	c.Flags().StringVar(&reason, "reason", "", "why, for people: at most 255 bytes of `text`")
 	return c
 }
 
 func newLimitReset(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use: "reset DOWNSTREAM", Short: "Take what was set away, and let the limit begin anew", Args: exactly(1, "a downstream"),
+	var function string
+	c := &cobra.Command{
+		Use: "reset [DOWNSTREAM]", Short: "Take what was set away, and let a downstream's limit begin anew", Args: atMost(1, "a downstream at most"),
+		Long: "Take away what was set for a downstream, and let its limit begin anew; without one, the tenant's own limit, or a function's.",
 		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return a.removeBound(c.Context(), function)
+			case function != "":
+				return usagef("--function: want it without a downstream")
+			}
 			return a.withCluster(c.Context(), func(ctx context.Context, cc *clusterclient.Client) error {
 				res, err := cc.ResetLimit(ctx, a.tenant, args[0])
 				if err != nil {
@@ -121,9 +166,12 @@ func newLimitReset(a *app) *cobra.Command {
 			})
 		},
 	}
+	c.Flags().StringVar(&function, "function", "", "of this function of the tenant: its `name`")
+	return c
 }
 
 type limitJSON struct {
+	Kind       string          `json:"kind"` // "downstream"; boundJSON has the others
 	Tenant     string          `json:"tenant"`
 	Downstream string          `json:"downstream"`
 	Functions  []string        `json:"functions"`
@@ -192,7 +240,7 @@ func boundsOf(o *headracev1.LimitOverride) string {
 func round2(v float64) float64 { return math.Round(v*100) / 100 }
 
 func newLimitJSON(l *headracev1.Limit) limitJSON {
-	j := limitJSON{Tenant: l.Tenant, Downstream: l.Downstream, Functions: append([]string{}, l.Functions...), Set: newLimitWord(l.Override), Nodes: []nodeLimitJSON{}}
+	j := limitJSON{Kind: "downstream", Tenant: l.Tenant, Downstream: l.Downstream, Functions: append([]string{}, l.Functions...), Set: newLimitWord(l.Override), Nodes: []nodeLimitJSON{}}
 	for _, n := range l.Nodes {
 		k := nodeLimitJSON{Node: n.NodeId, Active: n.Active, Limit: round2(n.Limit), Min: n.Min, Max: n.Max, InUse: n.InUse, Parked: n.Parked,
 			Throttles: n.Throttles, Results: n.Results, Decisions: []decisionJSON{}}
@@ -221,7 +269,9 @@ func missingNodes(ids []string) error {
 func (a *app) limits(ctx context.Context, tenant string) error {
 	var t term.Table
 	t.Row("TENANT", "DOWNSTREAM", "LIMIT", "IN USE", "PARKED", "PAUSED UNTIL", "SET", "LAST DECISION", "FUNCTIONS")
-	var missing []string
+	var bounds boundTable
+	var missing, silent []string
+	rows := 0
 	err := a.withCluster(ctx, func(ctx context.Context, c *clusterclient.Client) (err error) {
 		missing, err = c.Limits(ctx, tenant, "", func(l *headracev1.Limit) error {
 			j := newLimitJSON(l)
@@ -240,13 +290,28 @@ func (a *app) limits(ctx context.Context, tenant string) error {
 				}
 			}
 			t.Row(j.Tenant, j.Downstream, limit, fmt.Sprint(j.InUse), fmt.Sprint(j.Parked), pausedText(j.PausedTo), orDash(boundsOf(l.Override)), last, strings.Join(j.Functions, ","))
+			rows++
 			return nil
 		})
+		if err == nil {
+			silent, err = a.bounds(ctx, c, tenant, &bounds)
+		}
 		return err
 	})
 	if err == nil && !a.json() {
-		_, err = t.WriteTo(a.Out)
+		if bounds.n > 0 {
+			_, err = bounds.WriteTo(a.Out)
+		}
+		if err == nil && (rows > 0 || bounds.n == 0) {
+			if bounds.n > 0 {
+				fmt.Fprintln(a.Out)
+			}
+			_, err = t.WriteTo(a.Out)
+		}
 	}
+	missing = append(missing, silent...)
+	slices.Sort(missing)
+	missing = slices.Compact(missing)
 	if err != nil {
 		return err
 	}

@@ -150,6 +150,15 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
+func atMost(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > n {
+			return usagef("%s takes %s, %d given; see `%s --help`", c.CommandPath(), what, len(args), c.CommandPath())
+		}
+		return nil
+	}
+}
+
 func atLeast(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < n {

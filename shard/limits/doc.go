@@ -1,4 +1,5 @@
-// Package limits keeps what operators say of adaptive limits in the registry, and gives each node all of it in memory.
+// Package limits keeps what operators say of adaptive limits, and the limits that users set, in the registry, and gives each
+// node all of it in memory.
 // Who acts on it is dispatcher/core.
 //
 // Nodes hear of a change by a watch, and list everything once a minute. A limit that is heard of late is no harm, so
@@ -10,4 +11,5 @@
 // Under the prefix, values JSON:
 //
 //	<tenant>/limits   {"limits": [{downstream, min, max, reason, at}]}
+//	<tenant>/bounds   {"bounds": [{function, concurrency, rate, burst, reason, at}]}; function "": of the tenant
 package limits

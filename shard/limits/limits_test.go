@@ -15,7 +15,7 @@ import (
 )
 
 type node struct {
-	*Registry
+	*Limits
 	conn *memshard.Conn
 	mu   sync.Mutex // guards told
 	told map[string][]task.Limit
@@ -43,7 +43,7 @@ func cluster(t *testing.T, f func(t *testing.T, ns []*node)) {
 		for range 3 {
 			n := &node{conn: r.Connect(), told: map[string][]task.Limit{}}
 			var err error
-			n.Registry, err = New(Config{KV: n.conn, Changed: func(tenant string, ls []task.Limit) {
+			n.Limits, err = New(Config[task.Limit]{KV: n.conn, Changed: func(tenant string, ls []task.Limit) {
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				n.told[tenant] = ls
@@ -139,7 +139,7 @@ func TestBounds(t *testing.T) {
 			}
 		}
 		// Late news change nothing, but a restored registry is all there is.
-		rec := encode([]task.Limit{{Downstream: "a", Max: 3}})
+		rec := n.encode([]task.Limit{{Downstream: "a", Max: 3}})
 		n.take("b", rec, 30)
 		n.take("b", nil, 20)
 		n.takeAll(nil, 25, false)
@@ -149,6 +149,43 @@ func TestBounds(t *testing.T) {
 		n.takeAll([]member.Item{{Key: DefaultPrefix + "c/limits", Value: rec, Revision: 3}}, 5, true)
 		if n.of("b") != "" || n.of("c") == "" {
 			t.Errorf("after a restore: %v", n.told)
+		}
+	})
+}
+
+// Limits that users set lie beside them, and are as safe.
+func TestBoundsOfUsers(t *testing.T) {
+	cluster(t, func(t *testing.T, ns []*node) {
+		told := map[string][]task.Bound{}
+		r, err := NewBounds(Config[task.Bound]{KV: ns[0].conn, Changed: func(tenant string, bs []task.Bound) { told[tenant] = bs }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range []task.Bound{{Function: "mail", Rate: 2.5, Burst: 4}, {Concurrency: 9, Reason: "why"}, {Function: "mail", Concurrency: 1}} {
+			if _, err := r.Set(t.Context(), "acme", b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := ns[0].Set(t.Context(), "acme", task.Limit{Downstream: "mail", Max: 40}); err != nil {
+			t.Fatal(err)
+		}
+		if bs := told["acme"]; len(bs) != 2 || bs[0].Concurrency != 9 || bs[0].Reason != "why" || bs[1].Function != "mail" || bs[1].Rate != 0 || bs[1].Concurrency != 1 {
+			t.Errorf("told %+v", bs)
+		}
+		if removed, err := r.Remove(t.Context(), "acme", ""); err != nil || removed == nil || len(told["acme"]) != 1 {
+			t.Errorf("%v, %v; left %v", removed, err, told["acme"])
+		}
+		for name, b := range map[string]task.Bound{
+			"function":    {Function: "A b", Rate: 1},
+			"concurrency": {Concurrency: -1},
+			"rate":        {Rate: -1},
+			"burst":       {Concurrency: 1, Burst: 3},
+			"reason":      {Rate: 1, Reason: "\n"},
+		} {
+			var field *task.FieldError
+			if _, err := r.Set(t.Context(), "acme", b); !errors.As(err, &field) || field.Field != name {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	})
 }

@@ -19,41 +19,100 @@ import (
 // DefaultPrefix is where the limits of a cluster live, beside its membership.
 const DefaultPrefix = "/headrace/v1/limits/"
 
-const suffix = "/limits"
-
 // ErrRegistry means that the registry did not answer: what was to be written may be there or not.
 var ErrRegistry = errors.New("the registry does not answer")
 
 // Config says what a Registry keeps, and where. The zero value of a field is its documented default.
-type Config struct {
+type Config[T comparable] struct {
 	KV     member.KV        // Required
 	Prefix string           // ends in "/"; DefaultPrefix
 	Now    func() time.Time // time.Now
 	// Changed is told all limits of a tenant each time they change. It is called by one goroutine at a time, in
 	// order, and must not call the registry. Nobody may change them. Required.
-	Changed func(tenant string, ls []task.Limit)
+	Changed func(tenant string, ls []T)
 	Logger  *zap.Logger // nil: silent
 }
 
-// Registry is one node's view of all limits, and its way to change them. Make it with New, start it with Run;
-// the other methods may be called from any goroutine.
-type Registry struct {
-	cfg Config
-	log *zap.Logger
+// Limits keeps what operators say of adaptive limits, Bounds the limits that users set.
+type (
+	Limits = Registry[task.Limit]
+	Bounds = Registry[task.Bound]
+)
 
-	listed int64 // revision of the newest list; of Run only
-
-	mu      sync.Mutex // guards following; held while Changed runs, so that news come in order
-	tenants map[string]entry
+// kind says how rules of one kind are kept.
+type kind[T comparable] struct {
+	suffix string // of the key
+	what   string // for people
+	most   int    // of a tenant
+	of     func(T) string
+	check  func(T) error
+	stamp  func(*T, time.Time)
+	read   func(*record) []T
+	write  func(*record, []T)
 }
 
-type entry struct {
-	limits   []task.Limit
+// Registry is one node's view of all rules of a kind, and its way to change them. Make it with New or NewBounds, start it
+// with Run; the other methods may be called from any goroutine.
+type Registry[T comparable] struct {
+	kind kind[T]
+	cfg  Config[T]
+	log  *zap.Logger
+
+	listed int64         // revision of the newest list; of Run only
+	loaded chan struct{} // closed once there was one
+
+	mu      sync.Mutex // guards following; held while Changed runs, so that news come in order
+	tenants map[string]entry[T]
+}
+
+type entry[T comparable] struct {
+	limits   []T
 	revision int64
 }
 
-// New returns a registry that has read nothing yet.
-func New(cfg Config) (*Registry, error) {
+// New returns a registry of adaptive limits that has read nothing yet.
+func New(cfg Config[task.Limit]) (*Limits, error) {
+	return newRegistry(cfg, kind[task.Limit]{
+		suffix: "/limits", what: "limits", most: task.MaxLimits, check: task.Limit.Validate,
+		of:    func(l task.Limit) string { return l.Downstream },
+		stamp: func(l *task.Limit, at time.Time) { l.At = at },
+		read: func(r *record) (ls []task.Limit) {
+			for _, j := range r.Limits {
+				j.At = j.At.UTC()
+				ls = append(ls, task.Limit(j))
+			}
+			return ls
+		},
+		write: func(r *record, ls []task.Limit) {
+			for _, l := range ls {
+				r.Limits = append(r.Limits, limitJSON(l))
+			}
+		},
+	})
+}
+
+// NewBounds returns a registry of limits that users set that has read nothing yet.
+func NewBounds(cfg Config[task.Bound]) (*Bounds, error) {
+	return newRegistry(cfg, kind[task.Bound]{
+		suffix: "/bounds", what: "limits of tasks", most: task.MaxBounds, check: task.Bound.Validate,
+		of:    func(b task.Bound) string { return b.Function },
+		stamp: func(b *task.Bound, at time.Time) { b.At = at },
+		read: func(r *record) (bs []task.Bound) {
+			for _, j := range r.Bounds {
+				j.At = j.At.UTC()
+				bs = append(bs, task.Bound(j))
+			}
+			return bs
+		},
+		write: func(r *record, bs []task.Bound) {
+			for _, b := range bs {
+				r.Bounds = append(r.Bounds, boundJSON(b))
+			}
+		},
+	})
+}
+
+func newRegistry[T comparable](cfg Config[T], k kind[T]) (*Registry[T], error) {
 	if cfg.KV == nil || cfg.Changed == nil {
 		return nil, errors.New("limits registry: KV and Changed are required")
 	}
@@ -66,31 +125,42 @@ func New(cfg Config) (*Registry, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	return &Registry{cfg: cfg, log: cfg.Logger.Named("limits"), tenants: map[string]entry{}}, nil
+	return &Registry[T]{kind: k, cfg: cfg, log: cfg.Logger.Named("limits"), loaded: make(chan struct{}), tenants: map[string]entry[T]{}}, nil
 }
 
-// Set stores a limit in place of the one that its downstream has, and returns it as stored. Errors: *task.FieldError,
+// Known returns once all that was set before Run was called is known, and Changed was told of it, or with ctx's cause.
+func (r *Registry[T]) Known(ctx context.Context) error {
+	select {
+	case <-r.loaded:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("read the %s: %w", r.kind.what, context.Cause(ctx))
+	}
+}
+
+// Set stores a rule in place of the one that is of the same, and returns it as stored. Errors: *task.FieldError,
 // ErrRegistry (it may be stored).
-func (r *Registry) Set(ctx context.Context, tenant string, l task.Limit) (task.Limit, error) {
-	if err := l.Validate(); err != nil {
+func (r *Registry[T]) Set(ctx context.Context, tenant string, l T) (T, error) {
+	if err := r.kind.check(l); err != nil {
 		return l, err
 	}
-	l.At = r.cfg.Now().UTC().Truncate(time.Microsecond)
-	return l, r.change(ctx, tenant, func(ls []task.Limit) ([]task.Limit, error) {
-		ls = slices.DeleteFunc(ls, func(o task.Limit) bool { return o.Downstream == l.Downstream })
-		if len(ls) >= task.MaxLimits {
-			return nil, &task.FieldError{Field: "tenant", Value: tenant, Want: fmt.Sprintf("a tenant with fewer than %d set limits", task.MaxLimits)}
+	r.kind.stamp(&l, r.cfg.Now().UTC().Truncate(time.Microsecond))
+	return l, r.change(ctx, tenant, func(ls []T) ([]T, error) {
+		ls = slices.DeleteFunc(ls, func(o T) bool { return r.kind.of(o) == r.kind.of(l) })
+		if len(ls) >= r.kind.most {
+			return nil, &task.FieldError{Field: "tenant", Value: tenant, Want: fmt.Sprintf("a tenant with fewer than %d set %s", r.kind.most, r.kind.what)}
 		}
 		return append(ls, l), nil
 	})
 }
 
-// Remove takes a downstream's limit away and returns it; nil: there was none. Errors: ErrRegistry (it may be done).
-func (r *Registry) Remove(ctx context.Context, tenant, downstream string) (removed *task.Limit, err error) {
-	err = r.change(ctx, tenant, func(ls []task.Limit) ([]task.Limit, error) {
+// Remove takes away the rule of a downstream or function, and returns it; nil: there was none. Errors: ErrRegistry (it may
+// be done).
+func (r *Registry[T]) Remove(ctx context.Context, tenant, of string) (removed *T, err error) {
+	err = r.change(ctx, tenant, func(ls []T) ([]T, error) {
 		removed = nil
-		return slices.DeleteFunc(ls, func(o task.Limit) bool {
-			if o.Downstream != downstream {
+		return slices.DeleteFunc(ls, func(o T) bool {
+			if r.kind.of(o) != of {
 				return false
 			}
 			removed = &o
@@ -101,32 +171,32 @@ func (r *Registry) Remove(ctx context.Context, tenant, downstream string) (remov
 }
 
 // change rewrites a tenant's record until nobody else wrote in between.
-func (r *Registry) change(ctx context.Context, tenant string, f func([]task.Limit) ([]task.Limit, error)) error {
-	key := r.cfg.Prefix + tenant + suffix
+func (r *Registry[T]) change(ctx context.Context, tenant string, f func([]T) ([]T, error)) error {
+	key := r.cfg.Prefix + tenant + r.kind.suffix
 	for {
 		call, cancel := context.WithTimeout(ctx, callMax)
 		items, _, err := r.cfg.KV.List(call, key)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("read the limits of %s: %w (%w)", tenant, ErrRegistry, err)
+			return fmt.Errorf("read the %s of %s: %w (%w)", r.kind.what, tenant, ErrRegistry, err)
 		}
 		var it member.Item
 		if i := slices.IndexFunc(items, func(i member.Item) bool { return i.Key == key }); i >= 0 {
 			it = items[i]
 		}
-		was, err := decode(it.Value)
+		was, err := r.decode(it.Value)
 		if err != nil {
-			return fmt.Errorf("read the limits of %s: %w", tenant, err)
+			return fmt.Errorf("read the %s of %s: %w", r.kind.what, tenant, err)
 		}
 		ls, err := f(slices.Clone(was))
 		if err != nil {
 			return err
 		}
-		sortLimits(ls)
+		r.sort(ls)
 		if slices.Equal(was, ls) {
 			return nil
 		}
-		op := member.Op{Key: key, Value: encode(ls)}
+		op := member.Op{Key: key, Value: r.encode(ls)}
 		if len(ls) == 0 {
 			op = member.Op{Key: key, Delete: true}
 		}
@@ -134,40 +204,40 @@ func (r *Registry) change(ctx context.Context, tenant string, f func([]task.Limi
 		ok, at, err := r.cfg.KV.Commit(call, member.Txn{If: []member.Cond{{Key: key, Revision: it.Revision}}, Then: []member.Op{op}})
 		cancel()
 		if err != nil {
-			return fmt.Errorf("store the limits of %s: %w (%w)", tenant, ErrRegistry, err)
+			return fmt.Errorf("store the %s of %s: %w (%w)", r.kind.what, tenant, ErrRegistry, err)
 		}
 		if ok {
-			r.take(tenant, encode(ls), at)
+			r.take(tenant, r.encode(ls), at)
 			return nil
 		}
 	}
 }
 
 // take takes in a tenant's record. Older news than what is known change nothing.
-func (r *Registry) take(tenant string, record []byte, revision int64) {
+func (r *Registry[T]) take(tenant string, record []byte, revision int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.takeLocked(tenant, record, revision, false)
 }
 
-func (r *Registry) takeLocked(tenant string, record []byte, revision int64, force bool) {
+func (r *Registry[T]) takeLocked(tenant string, record []byte, revision int64, force bool) {
 	was := r.tenants[tenant]
 	if was.revision == revision || was.revision > revision && !force {
 		return
 	}
-	ls, err := decode(record)
+	ls, err := r.decode(record)
 	if err != nil { // what is known goes on
 		r.log.Error("limits in the registry can't be read", zap.String("tenant", tenant), zap.Error(err))
 		return
 	}
-	r.tenants[tenant] = entry{ls, revision}
+	r.tenants[tenant] = entry[T]{ls, revision}
 	if !slices.Equal(was.limits, ls) {
 		r.cfg.Changed(tenant, ls)
 	}
 }
 
 // takeAll makes a list what is known, but for what was heard since it was read.
-func (r *Registry) takeAll(items []member.Item, revision int64, restored bool) {
+func (r *Registry[T]) takeAll(items []member.Item, revision int64, restored bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	there := map[string]bool{}
@@ -192,17 +262,18 @@ func (r *Registry) takeAll(items []member.Item, revision int64, restored bool) {
 	}
 }
 
-func (r *Registry) tenantOf(key string) (tenant string, ok bool) {
+func (r *Registry[T]) tenantOf(key string) (tenant string, ok bool) {
 	tenant, ok = strings.CutPrefix(key, r.cfg.Prefix)
 	if ok {
-		tenant, ok = strings.CutSuffix(tenant, suffix)
+		tenant, ok = strings.CutSuffix(tenant, r.kind.suffix)
 	}
 	return tenant, ok && task.Name("tenant", tenant) == nil
 }
 
-// record is a tenant's key.
+// record is a tenant's key: one of the two, by the key's suffix.
 type record struct {
-	Limits []limitJSON `json:"limits"`
+	Limits []limitJSON `json:"limits,omitempty"`
+	Bounds []boundJSON `json:"bounds,omitempty"`
 }
 
 type limitJSON struct {
@@ -213,11 +284,18 @@ type limitJSON struct {
 	At         time.Time `json:"at"`
 }
 
-func encode(ls []task.Limit) []byte {
+type boundJSON struct {
+	Function    string    `json:"function,omitempty"`
+	Concurrency int       `json:"concurrency,omitempty"`
+	Rate        float64   `json:"rate,omitempty"`
+	Burst       int       `json:"burst,omitempty"`
+	Reason      string    `json:"reason,omitempty"`
+	At          time.Time `json:"at"`
+}
+
+func (r *Registry[T]) encode(ls []T) []byte {
 	var rec record
-	for _, l := range ls {
-		rec.Limits = append(rec.Limits, limitJSON(l))
-	}
+	r.kind.write(&rec, ls)
 	b, err := json.Marshal(rec)
 	if err != nil {
 		panic(fmt.Sprintf("limits: encode a record: %v", err)) // all of its fields can be
@@ -225,8 +303,8 @@ func encode(ls []task.Limit) []byte {
 	return b
 }
 
-// decode reads a tenant's record; none has no limits.
-func decode(b []byte) ([]task.Limit, error) {
+// decode reads a tenant's record; none has no rules.
+func (r *Registry[T]) decode(b []byte) ([]T, error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
@@ -234,15 +312,11 @@ func decode(b []byte) ([]task.Limit, error) {
 	if err := json.Unmarshal(b, &rec); err != nil {
 		return nil, err
 	}
-	var ls []task.Limit
-	for _, j := range rec.Limits {
-		j.At = j.At.UTC()
-		ls = append(ls, task.Limit(j))
-	}
-	sortLimits(ls)
+	ls := r.kind.read(&rec)
+	r.sort(ls)
 	return ls, nil
 }
 
-func sortLimits(ls []task.Limit) {
-	slices.SortFunc(ls, func(a, b task.Limit) int { return strings.Compare(a.Downstream, b.Downstream) })
+func (r *Registry[T]) sort(ls []T) {
+	slices.SortFunc(ls, func(a, b T) int { return strings.Compare(r.kind.of(a), r.kind.of(b)) })
 }

@@ -17,7 +17,7 @@ const (
 )
 
 // Run follows the registry until ctx ends; it returns its cause. Call it once.
-func (r *Registry) Run(ctx context.Context) error {
+func (r *Registry[T]) Run(ctx context.Context) error {
 	pause := func(d time.Duration) {
 		select {
 		case <-time.After(d/2 + rand.N(d/2)):
@@ -53,15 +53,18 @@ func (r *Registry) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-func (r *Registry) list(ctx context.Context) (int64, error) {
+func (r *Registry[T]) list(ctx context.Context) (int64, error) {
 	call, cancel := context.WithTimeout(ctx, callMax)
 	defer cancel()
 	items, revision, err := r.cfg.KV.List(call, r.cfg.Prefix)
 	if err != nil {
 		return 0, fmt.Errorf("read the limits: %w (%w)", ErrRegistry, err)
 	}
-	restored := revision < r.listed
-	r.listed = revision
+	first, restored := r.listed == 0, revision < r.listed
+	r.listed = max(revision, 1)
 	r.takeAll(items, revision, restored)
+	if first {
+		close(r.loaded)
+	}
 	return revision, nil
 }

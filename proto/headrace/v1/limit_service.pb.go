@@ -770,6 +770,536 @@ func (x *ResetLimitResponse) GetMissingNodes() []string {
 	return nil
 }
 
+// Bound is a limit that a user sets: of a tenant, or of one of its functions.
+type Bound struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Empty: of all functions of the tenant together.
+	Function string `protobuf:"bytes,2,opt,name=function,proto3" json:"function,omitempty"`
+	// Tries at once: 1 to 1,000,000; 0: any number.
+	Concurrency uint32 `protobuf:"varint,3,opt,name=concurrency,proto3" json:"concurrency,omitempty"`
+	// Starts a second: 0.0001 to 1,000,000; 0: any number.
+	Rate float64 `protobuf:"fixed64,4,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Starts at once after a rest: 1 to 1,000,000; 0: those of one second, at least 1.
+	Burst uint32 `protobuf:"varint,5,opt,name=burst,proto3" json:"burst,omitempty"`
+	// At most 255 bytes.
+	Reason     string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// By id.
+	Nodes         []*NodeBound `protobuf:"bytes,8,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Bound) Reset() {
+	*x = Bound{}
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Bound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Bound) ProtoMessage() {}
+
+func (x *Bound) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Bound.ProtoReflect.Descriptor instead.
+func (*Bound) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_limit_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Bound) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Bound) GetFunction() string {
+	if x != nil {
+		return x.Function
+	}
+	return ""
+}
+
+func (x *Bound) GetConcurrency() uint32 {
+	if x != nil {
+		return x.Concurrency
+	}
+	return 0
+}
+
+func (x *Bound) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Bound) GetBurst() uint32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Bound) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Bound) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *Bound) GetNodes() []*NodeBound {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// NodeBound is the use of a bound on one node.
+type NodeBound struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	NodeId string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Tries that count: those that run, are on their way, or ran in a partition that was lost and not taken over yet.
+	Running uint32 `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`
+	// Tries at once that this node may have now.
+	Share uint32 `protobuf:"varint,3,opt,name=share,proto3" json:"share,omitempty"`
+	// Why nothing more starts here now. Empty: something may.
+	WaitReason    string `protobuf:"bytes,4,opt,name=wait_reason,json=waitReason,proto3" json:"wait_reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeBound) Reset() {
+	*x = NodeBound{}
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeBound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeBound) ProtoMessage() {}
+
+func (x *NodeBound) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeBound.ProtoReflect.Descriptor instead.
+func (*NodeBound) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_limit_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *NodeBound) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *NodeBound) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *NodeBound) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *NodeBound) GetWaitReason() string {
+	if x != nil {
+		return x.WaitReason
+	}
+	return ""
+}
+
+type ListBoundsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: of all tenants.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// At most 1,000; 0 is 1,000.
+	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Of the page before.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBoundsRequest) Reset() {
+	*x = ListBoundsRequest{}
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBoundsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBoundsRequest) ProtoMessage() {}
+
+func (x *ListBoundsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBoundsRequest.ProtoReflect.Descriptor instead.
+func (*ListBoundsRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_limit_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListBoundsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListBoundsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListBoundsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListBoundsResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Bounds []*Bound               `protobuf:"bytes,1,rep,name=bounds,proto3" json:"bounds,omitempty"`
+	// Empty: this was the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Nodes that did not answer: what they have is not in the bounds.
+	MissingNodes  []string `protobuf:"bytes,3,rep,name=missing_nodes,json=missingNodes,proto3" json:"missing_nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBoundsResponse) Reset() {
+	*x = ListBoundsResponse{}
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBoundsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBoundsResponse) ProtoMessage() {}
+
+func (x *ListBoundsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBoundsResponse.ProtoReflect.Descriptor instead.
+func (*ListBoundsResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_limit_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListBoundsResponse) GetBounds() []*Bound {
+	if x != nil {
+		return x.Bounds
+	}
+	return nil
+}
+
+func (x *ListBoundsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListBoundsResponse) GetMissingNodes() []string {
+	if x != nil {
+		return x.MissingNodes
+	}
+	return nil
+}
+
+type SetBoundRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Function      string                 `protobuf:"bytes,2,opt,name=function,proto3" json:"function,omitempty"`
+	Concurrency   uint32                 `protobuf:"varint,3,opt,name=concurrency,proto3" json:"concurrency,omitempty"`
+	Rate          float64                `protobuf:"fixed64,4,opt,name=rate,proto3" json:"rate,omitempty"`
+	Burst         uint32                 `protobuf:"varint,5,opt,name=burst,proto3" json:"burst,omitempty"`
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetBoundRequest) Reset() {
+	*x = SetBoundRequest{}
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetBoundRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetBoundRequest) ProtoMessage() {}
+
+func (x *SetBoundRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetBoundRequest.ProtoReflect.Descriptor instead.
+func (*SetBoundRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_limit_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SetBoundRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SetBoundRequest) GetFunction() string {
+	if x != nil {
+		return x.Function
+	}
+	return ""
+}
+
+func (x *SetBoundRequest) GetConcurrency() uint32 {
+	if x != nil {
+		return x.Concurrency
+	}
+	return 0
+}
+
+func (x *SetBoundRequest) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *SetBoundRequest) GetBurst() uint32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *SetBoundRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type SetBoundResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without nodes.
+	Bound         *Bound `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetBoundResponse) Reset() {
+	*x = SetBoundResponse{}
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetBoundResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetBoundResponse) ProtoMessage() {}
+
+func (x *SetBoundResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetBoundResponse.ProtoReflect.Descriptor instead.
+func (*SetBoundResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_limit_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SetBoundResponse) GetBound() *Bound {
+	if x != nil {
+		return x.Bound
+	}
+	return nil
+}
+
+type RemoveBoundRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Function      string                 `protobuf:"bytes,2,opt,name=function,proto3" json:"function,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveBoundRequest) Reset() {
+	*x = RemoveBoundRequest{}
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveBoundRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveBoundRequest) ProtoMessage() {}
+
+func (x *RemoveBoundRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveBoundRequest.ProtoReflect.Descriptor instead.
+func (*RemoveBoundRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_limit_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RemoveBoundRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *RemoveBoundRequest) GetFunction() string {
+	if x != nil {
+		return x.Function
+	}
+	return ""
+}
+
+type RemoveBoundResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was taken away; absent: there was nothing.
+	Removed       *Bound `protobuf:"bytes,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveBoundResponse) Reset() {
+	*x = RemoveBoundResponse{}
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveBoundResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveBoundResponse) ProtoMessage() {}
+
+func (x *RemoveBoundResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_limit_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveBoundResponse.ProtoReflect.Descriptor instead.
+func (*RemoveBoundResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_limit_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RemoveBoundResponse) GetRemoved() *Bound {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
 var File_headrace_v1_limit_service_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_limit_service_proto_rawDesc = "" +
@@ -841,13 +1371,56 @@ const file_headrace_v1_limit_service_proto_rawDesc = "" +
 	"\x12ResetLimitResponse\x124\n" +
 	"\aremoved\x18\x01 \x01(\v2\x1a.headrace.v1.LimitOverrideR\aremoved\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\rR\x05nodes\x12#\n" +
-	"\rmissing_nodes\x18\x03 \x03(\tR\fmissingNodes2\xf5\x01\n" +
+	"\rmissing_nodes\x18\x03 \x03(\tR\fmissingNodes\"\x8a\x02\n" +
+	"\x05Bound\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bfunction\x18\x02 \x01(\tR\bfunction\x12 \n" +
+	"\vconcurrency\x18\x03 \x01(\rR\vconcurrency\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x01R\x04rate\x12\x14\n" +
+	"\x05burst\x18\x05 \x01(\rR\x05burst\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12;\n" +
+	"\vcreate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12,\n" +
+	"\x05nodes\x18\b \x03(\v2\x16.headrace.v1.NodeBoundR\x05nodes\"u\n" +
+	"\tNodeBound\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x18\n" +
+	"\arunning\x18\x02 \x01(\rR\arunning\x12\x14\n" +
+	"\x05share\x18\x03 \x01(\rR\x05share\x12\x1f\n" +
+	"\vwait_reason\x18\x04 \x01(\tR\n" +
+	"waitReason\"g\n" +
+	"\x11ListBoundsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\x8d\x01\n" +
+	"\x12ListBoundsResponse\x12*\n" +
+	"\x06bounds\x18\x01 \x03(\v2\x12.headrace.v1.BoundR\x06bounds\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
+	"\rmissing_nodes\x18\x03 \x03(\tR\fmissingNodes\"\xa9\x01\n" +
+	"\x0fSetBoundRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bfunction\x18\x02 \x01(\tR\bfunction\x12 \n" +
+	"\vconcurrency\x18\x03 \x01(\rR\vconcurrency\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x01R\x04rate\x12\x14\n" +
+	"\x05burst\x18\x05 \x01(\rR\x05burst\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"<\n" +
+	"\x10SetBoundResponse\x12(\n" +
+	"\x05bound\x18\x01 \x01(\v2\x12.headrace.v1.BoundR\x05bound\"H\n" +
+	"\x12RemoveBoundRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bfunction\x18\x02 \x01(\tR\bfunction\"C\n" +
+	"\x13RemoveBoundResponse\x12,\n" +
+	"\aremoved\x18\x01 \x01(\v2\x12.headrace.v1.BoundR\aremoved2\xdf\x03\n" +
 	"\fLimitService\x12M\n" +
 	"\n" +
 	"ListLimits\x12\x1e.headrace.v1.ListLimitsRequest\x1a\x1f.headrace.v1.ListLimitsResponse\x12G\n" +
 	"\bSetLimit\x12\x1c.headrace.v1.SetLimitRequest\x1a\x1d.headrace.v1.SetLimitResponse\x12M\n" +
 	"\n" +
-	"ResetLimit\x12\x1e.headrace.v1.ResetLimitRequest\x1a\x1f.headrace.v1.ResetLimitResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
+	"ResetLimit\x12\x1e.headrace.v1.ResetLimitRequest\x1a\x1f.headrace.v1.ResetLimitResponse\x12M\n" +
+	"\n" +
+	"ListBounds\x12\x1e.headrace.v1.ListBoundsRequest\x1a\x1f.headrace.v1.ListBoundsResponse\x12G\n" +
+	"\bSetBound\x12\x1c.headrace.v1.SetBoundRequest\x1a\x1d.headrace.v1.SetBoundResponse\x12P\n" +
+	"\vRemoveBound\x12\x1f.headrace.v1.RemoveBoundRequest\x1a .headrace.v1.RemoveBoundResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_limit_service_proto_rawDescOnce sync.Once
@@ -861,7 +1434,7 @@ func file_headrace_v1_limit_service_proto_rawDescGZIP() []byte {
 	return file_headrace_v1_limit_service_proto_rawDescData
 }
 
-var file_headrace_v1_limit_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_headrace_v1_limit_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_headrace_v1_limit_service_proto_goTypes = []any{
 	(*LimitOverride)(nil),         // 0: headrace.v1.LimitOverride
 	(*LimitDecision)(nil),         // 1: headrace.v1.LimitDecision
@@ -873,29 +1446,48 @@ var file_headrace_v1_limit_service_proto_goTypes = []any{
 	(*SetLimitResponse)(nil),      // 7: headrace.v1.SetLimitResponse
 	(*ResetLimitRequest)(nil),     // 8: headrace.v1.ResetLimitRequest
 	(*ResetLimitResponse)(nil),    // 9: headrace.v1.ResetLimitResponse
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*Bound)(nil),                 // 10: headrace.v1.Bound
+	(*NodeBound)(nil),             // 11: headrace.v1.NodeBound
+	(*ListBoundsRequest)(nil),     // 12: headrace.v1.ListBoundsRequest
+	(*ListBoundsResponse)(nil),    // 13: headrace.v1.ListBoundsResponse
+	(*SetBoundRequest)(nil),       // 14: headrace.v1.SetBoundRequest
+	(*SetBoundResponse)(nil),      // 15: headrace.v1.SetBoundResponse
+	(*RemoveBoundRequest)(nil),    // 16: headrace.v1.RemoveBoundRequest
+	(*RemoveBoundResponse)(nil),   // 17: headrace.v1.RemoveBoundResponse
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_headrace_v1_limit_service_proto_depIdxs = []int32{
-	10, // 0: headrace.v1.LimitOverride.create_time:type_name -> google.protobuf.Timestamp
-	10, // 1: headrace.v1.LimitDecision.decide_time:type_name -> google.protobuf.Timestamp
-	10, // 2: headrace.v1.NodeLimit.paused_until_time:type_name -> google.protobuf.Timestamp
+	18, // 0: headrace.v1.LimitOverride.create_time:type_name -> google.protobuf.Timestamp
+	18, // 1: headrace.v1.LimitDecision.decide_time:type_name -> google.protobuf.Timestamp
+	18, // 2: headrace.v1.NodeLimit.paused_until_time:type_name -> google.protobuf.Timestamp
 	1,  // 3: headrace.v1.NodeLimit.decisions:type_name -> headrace.v1.LimitDecision
 	0,  // 4: headrace.v1.Limit.override:type_name -> headrace.v1.LimitOverride
 	2,  // 5: headrace.v1.Limit.nodes:type_name -> headrace.v1.NodeLimit
 	3,  // 6: headrace.v1.ListLimitsResponse.limits:type_name -> headrace.v1.Limit
 	0,  // 7: headrace.v1.SetLimitResponse.override:type_name -> headrace.v1.LimitOverride
 	0,  // 8: headrace.v1.ResetLimitResponse.removed:type_name -> headrace.v1.LimitOverride
-	4,  // 9: headrace.v1.LimitService.ListLimits:input_type -> headrace.v1.ListLimitsRequest
-	6,  // 10: headrace.v1.LimitService.SetLimit:input_type -> headrace.v1.SetLimitRequest
-	8,  // 11: headrace.v1.LimitService.ResetLimit:input_type -> headrace.v1.ResetLimitRequest
-	5,  // 12: headrace.v1.LimitService.ListLimits:output_type -> headrace.v1.ListLimitsResponse
-	7,  // 13: headrace.v1.LimitService.SetLimit:output_type -> headrace.v1.SetLimitResponse
-	9,  // 14: headrace.v1.LimitService.ResetLimit:output_type -> headrace.v1.ResetLimitResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	18, // 9: headrace.v1.Bound.create_time:type_name -> google.protobuf.Timestamp
+	11, // 10: headrace.v1.Bound.nodes:type_name -> headrace.v1.NodeBound
+	10, // 11: headrace.v1.ListBoundsResponse.bounds:type_name -> headrace.v1.Bound
+	10, // 12: headrace.v1.SetBoundResponse.bound:type_name -> headrace.v1.Bound
+	10, // 13: headrace.v1.RemoveBoundResponse.removed:type_name -> headrace.v1.Bound
+	4,  // 14: headrace.v1.LimitService.ListLimits:input_type -> headrace.v1.ListLimitsRequest
+	6,  // 15: headrace.v1.LimitService.SetLimit:input_type -> headrace.v1.SetLimitRequest
+	8,  // 16: headrace.v1.LimitService.ResetLimit:input_type -> headrace.v1.ResetLimitRequest
+	12, // 17: headrace.v1.LimitService.ListBounds:input_type -> headrace.v1.ListBoundsRequest
+	14, // 18: headrace.v1.LimitService.SetBound:input_type -> headrace.v1.SetBoundRequest
+	16, // 19: headrace.v1.LimitService.RemoveBound:input_type -> headrace.v1.RemoveBoundRequest
+	5,  // 20: headrace.v1.LimitService.ListLimits:output_type -> headrace.v1.ListLimitsResponse
+	7,  // 21: headrace.v1.LimitService.SetLimit:output_type -> headrace.v1.SetLimitResponse
+	9,  // 22: headrace.v1.LimitService.ResetLimit:output_type -> headrace.v1.ResetLimitResponse
+	13, // 23: headrace.v1.LimitService.ListBounds:output_type -> headrace.v1.ListBoundsResponse
+	15, // 24: headrace.v1.LimitService.SetBound:output_type -> headrace.v1.SetBoundResponse
+	17, // 25: headrace.v1.LimitService.RemoveBound:output_type -> headrace.v1.RemoveBoundResponse
+	20, // [20:26] is the sub-list for method output_type
+	14, // [14:20] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_limit_service_proto_init() }
@@ -909,7 +1501,7 @@ func file_headrace_v1_limit_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_limit_service_proto_rawDesc), len(file_headrace_v1_limit_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,9 +19,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	LimitService_ListLimits_FullMethodName = "/headrace.v1.LimitService/ListLimits"
-	LimitService_SetLimit_FullMethodName   = "/headrace.v1.LimitService/SetLimit"
-	LimitService_ResetLimit_FullMethodName = "/headrace.v1.LimitService/ResetLimit"
+	LimitService_ListLimits_FullMethodName  = "/headrace.v1.LimitService/ListLimits"
+	LimitService_SetLimit_FullMethodName    = "/headrace.v1.LimitService/SetLimit"
+	LimitService_ResetLimit_FullMethodName  = "/headrace.v1.LimitService/ResetLimit"
+	LimitService_ListBounds_FullMethodName  = "/headrace.v1.LimitService/ListBounds"
+	LimitService_SetBound_FullMethodName    = "/headrace.v1.LimitService/SetBound"
+	LimitService_RemoveBound_FullMethodName = "/headrace.v1.LimitService/RemoveBound"
 )
 
 // LimitServiceClient is the client API for LimitService service.
@@ -29,7 +32,8 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // LimitService shows adaptive limits, how many tries a downstream of a tenant gets at once, and takes an operator's word
-// about them. Each node has a limit of its own for what it owns.
+// about them. Each node has a limit of its own for what it owns. Beside them it keeps the limits that users set for tenants
+// and functions (bounds): how many tries at once, how many starts a second.
 type LimitServiceClient interface {
 	// ListLimits returns the limits of all nodes, by tenant and downstream.
 	ListLimits(ctx context.Context, in *ListLimitsRequest, opts ...grpc.CallOption) (*ListLimitsResponse, error)
@@ -38,6 +42,13 @@ type LimitServiceClient interface {
 	SetLimit(ctx context.Context, in *SetLimitRequest, opts ...grpc.CallOption) (*SetLimitResponse, error)
 	// ResetLimit takes an operator's word away and lets the limit begin anew on all nodes.
 	ResetLimit(ctx context.Context, in *ResetLimitRequest, opts ...grpc.CallOption) (*ResetLimitResponse, error)
+	// ListBounds returns the limits that users set, with their use on all nodes, by tenant and function.
+	ListBounds(ctx context.Context, in *ListBoundsRequest, opts ...grpc.CallOption) (*ListBoundsResponse, error)
+	// SetBound limits a tenant or one of its functions, in place of what was set before. It is stored, and outlives every node;
+	// nodes hear of it within a second, as long as they reach the registry. What it holds back waits.
+	SetBound(ctx context.Context, in *SetBoundRequest, opts ...grpc.CallOption) (*SetBoundResponse, error)
+	// RemoveBound takes such a limit away.
+	RemoveBound(ctx context.Context, in *RemoveBoundRequest, opts ...grpc.CallOption) (*RemoveBoundResponse, error)
 }
 
 type limitServiceClient struct {
@@ -78,12 +89,43 @@ func (c *limitServiceClient) ResetLimit(ctx context.Context, in *ResetLimitReque
 	return out, nil
 }
 
+func (c *limitServiceClient) ListBounds(ctx context.Context, in *ListBoundsRequest, opts ...grpc.CallOption) (*ListBoundsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListBoundsResponse)
+	err := c.cc.Invoke(ctx, LimitService_ListBounds_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limitServiceClient) SetBound(ctx context.Context, in *SetBoundRequest, opts ...grpc.CallOption) (*SetBoundResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetBoundResponse)
+	err := c.cc.Invoke(ctx, LimitService_SetBound_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limitServiceClient) RemoveBound(ctx context.Context, in *RemoveBoundRequest, opts ...grpc.CallOption) (*RemoveBoundResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveBoundResponse)
+	err := c.cc.Invoke(ctx, LimitService_RemoveBound_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LimitServiceServer is the server API for LimitService service.
 // All implementations must embed UnimplementedLimitServiceServer
 // for forward compatibility.
 //
 // LimitService shows adaptive limits, how many tries a downstream of a tenant gets at once, and takes an operator's word
-// about them. Each node has a limit of its own for what it owns.
+// about them. Each node has a limit of its own for what it owns. Beside them it keeps the limits that users set for tenants
+// and functions (bounds): how many tries at once, how many starts a second.
 type LimitServiceServer interface {
 	// ListLimits returns the limits of all nodes, by tenant and downstream.
 	ListLimits(context.Context, *ListLimitsRequest) (*ListLimitsResponse, error)
@@ -92,6 +134,13 @@ type LimitServiceServer interface {
 	SetLimit(context.Context, *SetLimitRequest) (*SetLimitResponse, error)
 	// ResetLimit takes an operator's word away and lets the limit begin anew on all nodes.
 	ResetLimit(context.Context, *ResetLimitRequest) (*ResetLimitResponse, error)
+	// ListBounds returns the limits that users set, with their use on all nodes, by tenant and function.
+	ListBounds(context.Context, *ListBoundsRequest) (*ListBoundsResponse, error)
+	// SetBound limits a tenant or one of its functions, in place of what was set before. It is stored, and outlives every node;
+	// nodes hear of it within a second, as long as they reach the registry. What it holds back waits.
+	SetBound(context.Context, *SetBoundRequest) (*SetBoundResponse, error)
+	// RemoveBound takes such a limit away.
+	RemoveBound(context.Context, *RemoveBoundRequest) (*RemoveBoundResponse, error)
 	mustEmbedUnimplementedLimitServiceServer()
 }
 
@@ -110,6 +159,15 @@ func (UnimplementedLimitServiceServer) SetLimit(context.Context, *SetLimitReques
 }
 func (UnimplementedLimitServiceServer) ResetLimit(context.Context, *ResetLimitRequest) (*ResetLimitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResetLimit not implemented")
+}
+func (UnimplementedLimitServiceServer) ListBounds(context.Context, *ListBoundsRequest) (*ListBoundsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListBounds not implemented")
+}
+func (UnimplementedLimitServiceServer) SetBound(context.Context, *SetBoundRequest) (*SetBoundResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetBound not implemented")
+}
+func (UnimplementedLimitServiceServer) RemoveBound(context.Context, *RemoveBoundRequest) (*RemoveBoundResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveBound not implemented")
 }
 func (UnimplementedLimitServiceServer) mustEmbedUnimplementedLimitServiceServer() {}
 func (UnimplementedLimitServiceServer) testEmbeddedByValue()                      {}
@@ -186,6 +244,60 @@ func _LimitService_ResetLimit_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LimitService_ListBounds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListBoundsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimitServiceServer).ListBounds(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LimitService_ListBounds_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimitServiceServer).ListBounds(ctx, req.(*ListBoundsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LimitService_SetBound_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetBoundRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimitServiceServer).SetBound(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LimitService_SetBound_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimitServiceServer).SetBound(ctx, req.(*SetBoundRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LimitService_RemoveBound_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveBoundRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimitServiceServer).RemoveBound(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LimitService_RemoveBound_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimitServiceServer).RemoveBound(ctx, req.(*RemoveBoundRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LimitService_ServiceDesc is the grpc.ServiceDesc for LimitService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -204,6 +316,18 @@ var LimitService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResetLimit",
 			Handler:    _LimitService_ResetLimit_Handler,
+		},
+		{
+			MethodName: "ListBounds",
+			Handler:    _LimitService_ListBounds_Handler,
+		},
+		{
+			MethodName: "SetBound",
+			Handler:    _LimitService_SetBound_Handler,
+		},
+		{
+			MethodName: "RemoveBound",
+			Handler:    _LimitService_RemoveBound_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

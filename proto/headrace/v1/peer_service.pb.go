@@ -1043,6 +1043,121 @@ func (x *ReadLimitsResponse) GetLimits() []*Limit {
 	return nil
 }
 
+type ReadBoundsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: of all tenants.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Only what comes after this one, by tenant and function.
+	AfterTenant   string `protobuf:"bytes,2,opt,name=after_tenant,json=afterTenant,proto3" json:"after_tenant,omitempty"`
+	AfterFunction string `protobuf:"bytes,3,opt,name=after_function,json=afterFunction,proto3" json:"after_function,omitempty"`
+	Most          uint32 `protobuf:"varint,4,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBoundsRequest) Reset() {
+	*x = ReadBoundsRequest{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBoundsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBoundsRequest) ProtoMessage() {}
+
+func (x *ReadBoundsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBoundsRequest.ProtoReflect.Descriptor instead.
+func (*ReadBoundsRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReadBoundsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ReadBoundsRequest) GetAfterTenant() string {
+	if x != nil {
+		return x.AfterTenant
+	}
+	return ""
+}
+
+func (x *ReadBoundsRequest) GetAfterFunction() string {
+	if x != nil {
+		return x.AfterFunction
+	}
+	return ""
+}
+
+func (x *ReadBoundsRequest) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+type ReadBoundsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each with this node only.
+	Bounds        []*Bound `protobuf:"bytes,1,rep,name=bounds,proto3" json:"bounds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBoundsResponse) Reset() {
+	*x = ReadBoundsResponse{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBoundsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBoundsResponse) ProtoMessage() {}
+
+func (x *ReadBoundsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBoundsResponse.ProtoReflect.Descriptor instead.
+func (*ReadBoundsResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReadBoundsResponse) GetBounds() []*Bound {
+	if x != nil {
+		return x.Bounds
+	}
+	return nil
+}
+
 type ApplyPausesRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
@@ -1060,7 +1175,7 @@ type ApplyPausesRequest struct {
 
 func (x *ApplyPausesRequest) Reset() {
 	*x = ApplyPausesRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1187,7 @@ func (x *ApplyPausesRequest) String() string {
 func (*ApplyPausesRequest) ProtoMessage() {}
 
 func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1200,7 @@ func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPausesRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPausesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{15}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ApplyPausesRequest) GetTenant() string {
@@ -1141,7 +1256,7 @@ type ApplyPausesResponse struct {
 
 func (x *ApplyPausesResponse) Reset() {
 	*x = ApplyPausesResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1268,7 @@ func (x *ApplyPausesResponse) String() string {
 func (*ApplyPausesResponse) ProtoMessage() {}
 
 func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1281,7 @@ func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPausesResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPausesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{16}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ApplyPausesResponse) GetError() *PeerError {
@@ -1196,7 +1311,7 @@ type WatchTasksRequest struct {
 
 func (x *WatchTasksRequest) Reset() {
 	*x = WatchTasksRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1323,7 @@ func (x *WatchTasksRequest) String() string {
 func (*WatchTasksRequest) ProtoMessage() {}
 
 func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1336,7 @@ func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksRequest.ProtoReflect.Descriptor instead.
 func (*WatchTasksRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{17}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchTasksRequest) GetWatch() uint64 {
@@ -1253,7 +1368,7 @@ type WatchTasksResponse struct {
 
 func (x *WatchTasksResponse) Reset() {
 	*x = WatchTasksResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1380,7 @@ func (x *WatchTasksResponse) String() string {
 func (*WatchTasksResponse) ProtoMessage() {}
 
 func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1393,7 @@ func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksResponse.ProtoReflect.Descriptor instead.
 func (*WatchTasksResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchTasksResponse) GetWatch() uint64 {
@@ -1317,7 +1432,7 @@ type StreamStatsRequest struct {
 
 func (x *StreamStatsRequest) Reset() {
 	*x = StreamStatsRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1444,7 @@ func (x *StreamStatsRequest) String() string {
 func (*StreamStatsRequest) ProtoMessage() {}
 
 func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1457,7 @@ func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsRequest.ProtoReflect.Descriptor instead.
 func (*StreamStatsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
 }
 
 type StreamStatsResponse struct {
@@ -1362,7 +1477,7 @@ type StreamStatsResponse struct {
 
 func (x *StreamStatsResponse) Reset() {
 	*x = StreamStatsResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1489,7 @@ func (x *StreamStatsResponse) String() string {
 func (*StreamStatsResponse) ProtoMessage() {}
 
 func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1502,7 @@ func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsResponse.ProtoReflect.Descriptor instead.
 func (*StreamStatsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StreamStatsResponse) GetPartitions() []*PeerPartitionStats {
@@ -1450,7 +1565,7 @@ type PeerTenantUsage struct {
 
 func (x *PeerTenantUsage) Reset() {
 	*x = PeerTenantUsage{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1577,7 @@ func (x *PeerTenantUsage) String() string {
 func (*PeerTenantUsage) ProtoMessage() {}
 
 func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1590,7 @@ func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerTenantUsage.ProtoReflect.Descriptor instead.
 func (*PeerTenantUsage) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PeerTenantUsage) GetTenant() string {
@@ -1549,7 +1664,7 @@ type PeerPartitionStats struct {
 
 func (x *PeerPartitionStats) Reset() {
 	*x = PeerPartitionStats{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1561,7 +1676,7 @@ func (x *PeerPartitionStats) String() string {
 func (*PeerPartitionStats) ProtoMessage() {}
 
 func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1574,7 +1689,7 @@ func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPartitionStats.ProtoReflect.Descriptor instead.
 func (*PeerPartitionStats) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PeerPartitionStats) GetPartition() uint32 {
@@ -1639,7 +1754,7 @@ type PollRosterRequest struct {
 
 func (x *PollRosterRequest) Reset() {
 	*x = PollRosterRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1766,7 @@ func (x *PollRosterRequest) String() string {
 func (*PollRosterRequest) ProtoMessage() {}
 
 func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1779,7 @@ func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterRequest.ProtoReflect.Descriptor instead.
 func (*PollRosterRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PollRosterRequest) GetNodeId() string {
@@ -1701,7 +1816,7 @@ type PollRosterResponse struct {
 
 func (x *PollRosterResponse) Reset() {
 	*x = PollRosterResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1713,7 +1828,7 @@ func (x *PollRosterResponse) String() string {
 func (*PollRosterResponse) ProtoMessage() {}
 
 func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1726,7 +1841,7 @@ func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterResponse.ProtoReflect.Descriptor instead.
 func (*PollRosterResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PollRosterResponse) GetVersion() uint64 {
@@ -1763,7 +1878,7 @@ type RosterChange struct {
 
 func (x *RosterChange) Reset() {
 	*x = RosterChange{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1890,7 @@ func (x *RosterChange) String() string {
 func (*RosterChange) ProtoMessage() {}
 
 func (x *RosterChange) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1903,7 @@ func (x *RosterChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RosterChange.ProtoReflect.Descriptor instead.
 func (*RosterChange) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{25}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RosterChange) GetExecutorId() []byte {
@@ -1900,7 +2015,14 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x04most\x18\x05 \x01(\rR\x04most\x12\x14\n" +
 	"\x05reset\x18\x06 \x01(\bR\x05reset\"@\n" +
 	"\x12ReadLimitsResponse\x12*\n" +
-	"\x06limits\x18\x01 \x03(\v2\x12.headrace.v1.LimitR\x06limits\"\xb9\x01\n" +
+	"\x06limits\x18\x01 \x03(\v2\x12.headrace.v1.LimitR\x06limits\"\x89\x01\n" +
+	"\x11ReadBoundsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12!\n" +
+	"\fafter_tenant\x18\x02 \x01(\tR\vafterTenant\x12%\n" +
+	"\x0eafter_function\x18\x03 \x01(\tR\rafterFunction\x12\x12\n" +
+	"\x04most\x18\x04 \x01(\rR\x04most\"@\n" +
+	"\x12ReadBoundsResponse\x12*\n" +
+	"\x06bounds\x18\x01 \x03(\v2\x12.headrace.v1.BoundR\x06bounds\"\xb9\x01\n" +
 	"\x12ApplyPausesRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06record\x18\x02 \x01(\fR\x06record\x12\x1a\n" +
@@ -1972,7 +2094,7 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x1fPEER_ERROR_CODE_OUTCOME_UNKNOWN\x10\x04\x12\x1d\n" +
 	"\x19PEER_ERROR_CODE_NOT_FOUND\x10\x05\x12\x1a\n" +
 	"\x16PEER_ERROR_CODE_EXISTS\x10\x06\x12\x1c\n" +
-	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xc1\x06\n" +
+	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\x90\a\n" +
 	"\vPeerService\x12V\n" +
 	"\rForwardSubmit\x12!.headrace.v1.ForwardSubmitRequest\x1a\".headrace.v1.ForwardSubmitResponse\x12M\n" +
 	"\n" +
@@ -1982,7 +2104,9 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\vReadRunning\x12\x1f.headrace.v1.ReadRunningRequest\x1a .headrace.v1.ReadRunningResponse\x12P\n" +
 	"\vApplyPauses\x12\x1f.headrace.v1.ApplyPausesRequest\x1a .headrace.v1.ApplyPausesResponse\x12M\n" +
 	"\n" +
-	"ReadLimits\x12\x1e.headrace.v1.ReadLimitsRequest\x1a\x1f.headrace.v1.ReadLimitsResponse\x12Q\n" +
+	"ReadLimits\x12\x1e.headrace.v1.ReadLimitsRequest\x1a\x1f.headrace.v1.ReadLimitsResponse\x12M\n" +
+	"\n" +
+	"ReadBounds\x12\x1e.headrace.v1.ReadBoundsRequest\x1a\x1f.headrace.v1.ReadBoundsResponse\x12Q\n" +
 	"\n" +
 	"WatchTasks\x12\x1e.headrace.v1.WatchTasksRequest\x1a\x1f.headrace.v1.WatchTasksResponse(\x010\x01\x12R\n" +
 	"\vStreamStats\x12\x1f.headrace.v1.StreamStatsRequest\x1a .headrace.v1.StreamStatsResponse0\x01\x12M\n" +
@@ -2002,7 +2126,7 @@ func file_headrace_v1_peer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_peer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(PeerErrorCode)(0),            // 0: headrace.v1.PeerErrorCode
 	(*PeerError)(nil),             // 1: headrace.v1.PeerError
@@ -2020,77 +2144,83 @@ var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(*ReadRunningResponse)(nil),   // 13: headrace.v1.ReadRunningResponse
 	(*ReadLimitsRequest)(nil),     // 14: headrace.v1.ReadLimitsRequest
 	(*ReadLimitsResponse)(nil),    // 15: headrace.v1.ReadLimitsResponse
-	(*ApplyPausesRequest)(nil),    // 16: headrace.v1.ApplyPausesRequest
-	(*ApplyPausesResponse)(nil),   // 17: headrace.v1.ApplyPausesResponse
-	(*WatchTasksRequest)(nil),     // 18: headrace.v1.WatchTasksRequest
-	(*WatchTasksResponse)(nil),    // 19: headrace.v1.WatchTasksResponse
-	(*StreamStatsRequest)(nil),    // 20: headrace.v1.StreamStatsRequest
-	(*StreamStatsResponse)(nil),   // 21: headrace.v1.StreamStatsResponse
-	(*PeerTenantUsage)(nil),       // 22: headrace.v1.PeerTenantUsage
-	(*PeerPartitionStats)(nil),    // 23: headrace.v1.PeerPartitionStats
-	(*PollRosterRequest)(nil),     // 24: headrace.v1.PollRosterRequest
-	(*PollRosterResponse)(nil),    // 25: headrace.v1.PollRosterResponse
-	(*RosterChange)(nil),          // 26: headrace.v1.RosterChange
-	(TaskState)(0),                // 27: headrace.v1.TaskState
-	(CancelOutcome)(0),            // 28: headrace.v1.CancelOutcome
-	(*Token)(nil),                 // 29: headrace.v1.Token
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
-	(*Progress)(nil),              // 31: headrace.v1.Progress
-	(*LogLine)(nil),               // 32: headrace.v1.LogLine
-	(*Limit)(nil),                 // 33: headrace.v1.Limit
-	(Band)(0),                     // 34: headrace.v1.Band
-	(*Node)(nil),                  // 35: headrace.v1.Node
+	(*ReadBoundsRequest)(nil),     // 16: headrace.v1.ReadBoundsRequest
+	(*ReadBoundsResponse)(nil),    // 17: headrace.v1.ReadBoundsResponse
+	(*ApplyPausesRequest)(nil),    // 18: headrace.v1.ApplyPausesRequest
+	(*ApplyPausesResponse)(nil),   // 19: headrace.v1.ApplyPausesResponse
+	(*WatchTasksRequest)(nil),     // 20: headrace.v1.WatchTasksRequest
+	(*WatchTasksResponse)(nil),    // 21: headrace.v1.WatchTasksResponse
+	(*StreamStatsRequest)(nil),    // 22: headrace.v1.StreamStatsRequest
+	(*StreamStatsResponse)(nil),   // 23: headrace.v1.StreamStatsResponse
+	(*PeerTenantUsage)(nil),       // 24: headrace.v1.PeerTenantUsage
+	(*PeerPartitionStats)(nil),    // 25: headrace.v1.PeerPartitionStats
+	(*PollRosterRequest)(nil),     // 26: headrace.v1.PollRosterRequest
+	(*PollRosterResponse)(nil),    // 27: headrace.v1.PollRosterResponse
+	(*RosterChange)(nil),          // 28: headrace.v1.RosterChange
+	(TaskState)(0),                // 29: headrace.v1.TaskState
+	(CancelOutcome)(0),            // 30: headrace.v1.CancelOutcome
+	(*Token)(nil),                 // 31: headrace.v1.Token
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*Progress)(nil),              // 33: headrace.v1.Progress
+	(*LogLine)(nil),               // 34: headrace.v1.LogLine
+	(*Limit)(nil),                 // 35: headrace.v1.Limit
+	(*Bound)(nil),                 // 36: headrace.v1.Bound
+	(Band)(0),                     // 37: headrace.v1.Band
+	(*Node)(nil),                  // 38: headrace.v1.Node
 }
 var file_headrace_v1_peer_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.PeerError.code:type_name -> headrace.v1.PeerErrorCode
-	27, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
+	29, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
 	1,  // 2: headrace.v1.ForwardSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 3: headrace.v1.ForwardSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 4: headrace.v1.PeerSubmitItem.error:type_name -> headrace.v1.PeerError
 	1,  // 5: headrace.v1.LookSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 6: headrace.v1.LookSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 7: headrace.v1.ForwardCancelResponse.error:type_name -> headrace.v1.PeerError
-	28, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	29, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
-	30, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
-	30, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
-	30, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
-	31, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
-	32, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
+	30, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	31, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
+	32, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
+	32, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
+	32, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
+	33, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
+	34, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
 	9,  // 15: headrace.v1.ReadViewsResponse.tasks:type_name -> headrace.v1.LiveTask
-	33, // 16: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
-	34, // 17: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
-	1,  // 18: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
-	9,  // 19: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
-	23, // 20: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
-	35, // 21: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
-	22, // 22: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
-	26, // 23: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
-	2,  // 24: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
-	5,  // 25: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
-	7,  // 26: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
-	10, // 27: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
-	12, // 28: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
-	16, // 29: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
-	14, // 30: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
-	18, // 31: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
-	20, // 32: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
-	24, // 33: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
-	3,  // 34: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
-	6,  // 35: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
-	8,  // 36: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
-	11, // 37: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
-	13, // 38: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
-	17, // 39: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
-	15, // 40: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
-	19, // 41: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
-	21, // 42: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
-	25, // 43: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
-	34, // [34:44] is the sub-list for method output_type
-	24, // [24:34] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	35, // 16: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
+	36, // 17: headrace.v1.ReadBoundsResponse.bounds:type_name -> headrace.v1.Bound
+	37, // 18: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
+	1,  // 19: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
+	9,  // 20: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
+	25, // 21: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
+	38, // 22: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
+	24, // 23: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
+	28, // 24: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
+	2,  // 25: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
+	5,  // 26: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
+	7,  // 27: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
+	10, // 28: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
+	12, // 29: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
+	18, // 30: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
+	14, // 31: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
+	16, // 32: headrace.v1.PeerService.ReadBounds:input_type -> headrace.v1.ReadBoundsRequest
+	20, // 33: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
+	22, // 34: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
+	26, // 35: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
+	3,  // 36: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
+	6,  // 37: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
+	8,  // 38: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
+	11, // 39: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
+	13, // 40: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
+	19, // 41: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
+	15, // 42: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
+	17, // 43: headrace.v1.PeerService.ReadBounds:output_type -> headrace.v1.ReadBoundsResponse
+	21, // 44: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
+	23, // 45: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
+	27, // 46: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
+	36, // [36:47] is the sub-list for method output_type
+	25, // [25:36] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_peer_service_proto_init() }
@@ -2109,7 +2239,7 @@ func file_headrace_v1_peer_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_peer_service_proto_rawDesc), len(file_headrace_v1_peer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

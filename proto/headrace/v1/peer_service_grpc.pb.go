@@ -26,6 +26,7 @@ const (
 	PeerService_ReadRunning_FullMethodName   = "/headrace.v1.PeerService/ReadRunning"
 	PeerService_ApplyPauses_FullMethodName   = "/headrace.v1.PeerService/ApplyPauses"
 	PeerService_ReadLimits_FullMethodName    = "/headrace.v1.PeerService/ReadLimits"
+	PeerService_ReadBounds_FullMethodName    = "/headrace.v1.PeerService/ReadBounds"
 	PeerService_WatchTasks_FullMethodName    = "/headrace.v1.PeerService/WatchTasks"
 	PeerService_StreamStats_FullMethodName   = "/headrace.v1.PeerService/StreamStats"
 	PeerService_PollRoster_FullMethodName    = "/headrace.v1.PeerService/PollRoster"
@@ -54,6 +55,8 @@ type PeerServiceClient interface {
 	ApplyPauses(ctx context.Context, in *ApplyPausesRequest, opts ...grpc.CallOption) (*ApplyPausesResponse, error)
 	// ReadLimits returns the adaptive limits on this node, or lets one begin anew.
 	ReadLimits(ctx context.Context, in *ReadLimitsRequest, opts ...grpc.CallOption) (*ReadLimitsResponse, error)
+	// ReadBounds returns the use of the limits that users set on this node.
+	ReadBounds(ctx context.Context, in *ReadBoundsRequest, opts ...grpc.CallOption) (*ReadBoundsResponse, error)
 	// WatchTasks follows any number of tasks of this node in one stream.
 	WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error)
 	// StreamStats tells four times a second how much waits here.
@@ -142,6 +145,16 @@ func (c *peerServiceClient) ReadLimits(ctx context.Context, in *ReadLimitsReques
 	return out, nil
 }
 
+func (c *peerServiceClient) ReadBounds(ctx context.Context, in *ReadBoundsRequest, opts ...grpc.CallOption) (*ReadBoundsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadBoundsResponse)
+	err := c.cc.Invoke(ctx, PeerService_ReadBounds_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerServiceClient) WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[0], PeerService_WatchTasks_FullMethodName, cOpts...)
@@ -207,6 +220,8 @@ type PeerServiceServer interface {
 	ApplyPauses(context.Context, *ApplyPausesRequest) (*ApplyPausesResponse, error)
 	// ReadLimits returns the adaptive limits on this node, or lets one begin anew.
 	ReadLimits(context.Context, *ReadLimitsRequest) (*ReadLimitsResponse, error)
+	// ReadBounds returns the use of the limits that users set on this node.
+	ReadBounds(context.Context, *ReadBoundsRequest) (*ReadBoundsResponse, error)
 	// WatchTasks follows any number of tasks of this node in one stream.
 	WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error
 	// StreamStats tells four times a second how much waits here.
@@ -245,6 +260,9 @@ func (UnimplementedPeerServiceServer) ApplyPauses(context.Context, *ApplyPausesR
 }
 func (UnimplementedPeerServiceServer) ReadLimits(context.Context, *ReadLimitsRequest) (*ReadLimitsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadLimits not implemented")
+}
+func (UnimplementedPeerServiceServer) ReadBounds(context.Context, *ReadBoundsRequest) (*ReadBoundsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadBounds not implemented")
 }
 func (UnimplementedPeerServiceServer) WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchTasks not implemented")
@@ -402,6 +420,24 @@ func _PeerService_ReadLimits_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_ReadBounds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadBoundsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ReadBounds(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ReadBounds_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ReadBounds(ctx, req.(*ReadBoundsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PeerService_WatchTasks_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(PeerServiceServer).WatchTasks(&grpc.GenericServerStream[WatchTasksRequest, WatchTasksResponse]{ServerStream: stream})
 }
@@ -472,6 +508,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadLimits",
 			Handler:    _PeerService_ReadLimits_Handler,
+		},
+		{
+			MethodName: "ReadBounds",
+			Handler:    _PeerService_ReadBounds_Handler,
 		},
 		{
 			MethodName: "PollRoster",
