@@ -80,6 +80,8 @@ func (c *Core) leavePlace(it *item) {
 		c.unwindow(it)
 	case atDue:
 		it.part.due.count--
+	case atBudget:
+		c.leaveBudget(it)
 	}
 	it.place = atCommit
 	c.timers.unset(&it.timer)

@@ -53,7 +53,7 @@ func (c *Core) await(it *item) {
 
 // ripe takes a task whose time has come to its window.
 func (c *Core) ripe(it *item) {
-	if c.expired(it) {
+	if c.expired(it) || isRetry(it.t) && !c.affords(it) {
 		return
 	}
 	c.offer(it)
@@ -139,8 +139,11 @@ func (c *Core) expired(it *item) bool {
 	if it.t.Deadline != at {
 		message = "start TTL passed"
 	}
-	if it.place == atWindow {
+	switch it.place {
+	case atWindow:
 		c.unwindow(it)
+	case atBudget:
+		c.leaveBudget(it)
 	}
 	t := it.edit()
 	t.ErrClass, t.ErrMessage = task.ExpiredClass, message
@@ -155,7 +158,7 @@ func (it *item) alarm(c *Core) {
 	}
 	c.inHand(it.part.id, it.t.ID)
 	switch it.place {
-	case atWindow, atSuspect:
+	case atWindow, atSuspect, atBudget:
 		if !c.expired(it) {
 			c.timers.set(&it.timer, expiry(it.t))
 		}

@@ -125,6 +125,14 @@ func (c *Core) Check() error {
 		}
 	}
 	limited := 0
+	broke := map[*function]int{}
+	for _, p := range c.order {
+		for _, it := range p.items {
+			if it.place == atBudget {
+				broke[it.lane.flow.function]++
+			}
+		}
+	}
 	for name, t := range c.tenants {
 		permits, flying := map[*limiter]int{}, map[*function]int{}
 		for it := t.flying.first; it != nil; it = it.flying.next {
@@ -154,6 +162,9 @@ func (c *Core) Check() error {
 		for _, f := range t.functions {
 			if flying[f] != f.flying {
 				return fmt.Errorf("%s/%s counts %d in flight, there are %d", name, f.name, f.flying, flying[f])
+			}
+			if f.budget.n != broke[f] || f.budget.n > 0 && f.budget.timer.index == 0 {
+				return fmt.Errorf("%s/%s counts %d retries without budget, there are %d; timer %d", name, f.name, f.budget.n, broke[f], f.budget.timer.index)
 			}
 			for _, fl := range f.flows {
 				open := 0

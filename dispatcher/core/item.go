@@ -15,6 +15,7 @@ const (
 	atCommit  place = iota // its insert, or a decision about it, is queued or on its way to disk
 	atWindow               // in its lane's window
 	atDue                  // waits for its time
+	atBudget               // is a retry that its function's budget can't pay yet
 	atSuspect              // was lost twice: waits in its pool for an executor of its own
 	atFlight               // a try is pushed, announced, or recorded by an earlier owner
 	atNowhere              // has left memory

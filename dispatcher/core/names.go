@@ -39,6 +39,7 @@ type function struct {
 	named      bool // the policy names down
 	flows      [task.Bands]*flow
 	pools      []*pool // that can run it
+	budget     budget  // of its retries
 	cost       int64   // expected slot-milliseconds of a try
 	declared   int     // open sessions that declare exactly this policy
 	bound      *bound  // nil: none
@@ -95,6 +96,7 @@ func (c *Core) function(tenant, name string) *function {
 	f := t.functions[name]
 	if f == nil {
 		f = &function{tenant: t, name: name, cost: minCost}
+		f.budget.f, f.budget.timer.owner = f, &f.budget
 		t.functions[name] = f
 		for b := range f.flows {
 			f.flows[b] = &flow{function: f, band: task.Band(b)}

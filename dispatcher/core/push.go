@@ -200,6 +200,9 @@ func (c *Core) push(it *item, s *session, b beat, st *seat) {
 		y.timeout = d
 	}
 	c.boundStarts(f)
+	if it.t.TriesTotal == 0 {
+		f.budget.first(c)
+	}
 	c.beginTry(it, y)
 	if st != nil {
 		y.seat, y.charge = st, f.cost

@@ -47,6 +47,7 @@ import (
 //	bound a [fn=F] [max=N] [rate=N] [burst=N] | none   a limit that a user sets       bounds     what there is to see
 //	limit a DOWNSTREAM [min=N] [max=N]     the operator's word | none | reset      limits     what there is to see
 //	class TENANT CLASS       the operator changes its class
+//	spend TENANT/FUNCTION    all of its budget of retries
 //	stats
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -83,6 +84,8 @@ type script struct {
 	limits    []task.Limit
 	bounds    []task.Bound
 	out       strings.Builder
+	unchecked bool                   // Check costs too much for what it is used for
+	pushed    func(*headracev1.Push) // if set, is told of pushes
 }
 
 // scriptExecutor is an executor that does what the script says, and beats by itself.
@@ -328,6 +331,10 @@ func (s *script) command(d *datadriven.TestData) {
 		class, err := task.ParseTenantClass(ws[1])
 		s.must(err)
 		s.core.SetTenant(s.now, ws[0], 1, class)
+	case "spend":
+		tenant, name, _ := strings.Cut(ws[0], "/")
+		for s.core.function(tenant, name).budget.law.Take(s.now) {
+		}
 	case "pause", "resume", "settled":
 		s.pause(d, ws[0])
 	case "limit":
@@ -535,8 +542,8 @@ func (s *script) advance(d time.Duration) {
 func (s *script) pump() {
 	for range 10_000 {
 		fx := s.core.Take()
-		if err := s.core.Check(); err != nil {
-			s.t.Fatal(err)
+		if !s.unchecked {
+			s.must(s.core.Check())
 		}
 		if fx == nil {
 			if next := s.core.Next(); s.core.busy() && !next.After(s.now) {

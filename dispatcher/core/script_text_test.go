@@ -27,6 +27,9 @@ func (s *script) send(m Send) {
 		x.epochs[e.Partition] = e.Epoch
 	}
 	for _, p := range m.Message.Pushes {
+		if s.pushed != nil {
+			s.pushed(p)
+		}
 		for _, rule := range s.pauses {
 			if band := s.bands[task.ID(p.TaskId)]; p.Tenant == "a" && rule.Covers(p.Function, band) && !rule.Over(s.now) {
 				s.t.Errorf("%s: pushed %s, which is %s", s.clock(), nameOf(task.ID(p.TaskId)), rule.Why(p.Tenant))

@@ -155,6 +155,8 @@ func (c *Core) waitReason(it *item) string {
 		return "waits for a retry at " + it.t.DueAt.UTC().Format(time.RFC3339Nano)
 	case it.place == atDue:
 		return "waits for its time " + it.t.DueAt.UTC().Format(time.RFC3339Nano)
+	case it.place == atBudget:
+		return f.budget.why()
 	case it.lane.flow.paused != nil:
 		return it.lane.flow.paused.Why(f.tenant.name)
 	case f.down.until.After(c.now):

@@ -141,6 +141,9 @@ func (c *Core) leaveMemory(it *item) {
 	if it.place == atDue {
 		p.due.count--
 	}
+	if it.place == atBudget {
+		c.leaveBudget(it)
+	}
 	c.timers.unset(&it.timer)
 	if it.try != nil {
 		c.endTry(it)
