@@ -97,7 +97,8 @@ const (
 // watchedStore notes how the commits to a store go, for the watch that keeps its alarms.
 type watchedStore struct {
 	store.Store
-	now func() time.Time
+	now     func() time.Time
+	reaches *reaches // nil: not wanted
 
 	mu    sync.Mutex // guards following
 	began time.Time  // of the commit under way; zero: none
@@ -106,10 +107,12 @@ type watchedStore struct {
 
 // Commit implements store.Store.
 func (w *watchedStore) Commit(ctx context.Context, b *store.Batch) ([]store.PartResult, error) {
+	sentAt := w.now()
 	w.mu.Lock()
-	w.began = w.now()
+	w.began = sentAt
 	w.mu.Unlock()
 	rs, err := w.Store.Commit(ctx, b)
+	w.reaches.ended(sentAt, err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.began, w.full = time.Time{}, nil
@@ -117,6 +120,14 @@ func (w *watchedStore) Commit(ctx context.Context, b *store.Batch) ([]store.Part
 		w.full = err
 	}
 	return rs, err
+}
+
+// Epoch implements store.Store.
+func (w *watchedStore) Epoch(ctx context.Context, partition uint32) (store.Epoch, error) {
+	sentAt := w.now()
+	e, err := w.Store.Epoch(ctx, partition)
+	w.reaches.ended(sentAt, err)
+	return e, err
 }
 
 // state returns for how long the commit under way has been, and why the last one found no room.

@@ -32,6 +32,8 @@ type database struct {
 	own   bool       // store is ours to close
 	// watched is store as the loop commits to it.
 	watched *watchedStore
+	// reaches is whether it is within reach; nil: there is no other node that could be nearer.
+	reaches *reaches
 }
 
 var errUnknownDatabase = errors.New("the catalogue has the partition in a database that this node's configuration does not name")

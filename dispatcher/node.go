@@ -182,7 +182,10 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	var dbs []loop.Database
 	for _, db := range n.dbs.list {
-		db.watched = &watchedStore{Store: db.store, now: n.clock.Now}
+		if !res.sole && n.cfg.has(RoleDispatcher) {
+			db.reaches = newReaches(db.Name, db.store, n.cfg.TTL, n.clock.Now)
+		}
+		db.watched = &watchedStore{Store: db.store, now: n.clock.Now, reaches: db.reaches}
 		dbs = append(dbs, loop.Database{Name: db.Name, Store: db.watched})
 	}
 	life := ownership.RosterLife(n.cfg.TTL)
@@ -238,6 +241,7 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring, n.door.Report)
 	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.rules, n.clock.Now, n.cfg.Logger, n.member.Events())
+	n.owners.cut = n.cutFrom
 	n.owners.ready, n.owners.roster = n.setServing, n.router.Executors
 	if !res.sole {
 		n.owners.spare = n.spare

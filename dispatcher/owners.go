@@ -84,6 +84,8 @@ type owners struct {
 	settled map[uint32]context.CancelFunc // of what ends their tenures
 	caught  map[uint32]shard.Caught       // panics over them, since they were last calm
 
+	cut func(partition uint32) bool // whether this node can't reach the partition's database
+
 	condemned func(partition uint32) []task.ID // what this process died of before, in the partition
 
 	alarm func(partition uint32, message string) // raises an alarm, or "": ends it; must not wait
@@ -142,6 +144,7 @@ func newOwners(e engine, k keys, s storeOf, r rules, now func() time.Time, log *
 		table: ownership.New(), cancel: map[uint32]context.CancelFunc{}, above: map[uint32]store.Epoch{},
 		roster: func(uint32, store.Epoch, int64, time.Time) ([]string, bool) { return nil, false },
 		guards: map[uint32]*careful{}, settled: map[uint32]context.CancelFunc{}, caught: map[uint32]shard.Caught{},
+		cut:   func(uint32) bool { return false },
 		alarm: func(uint32, string) {}, condemned: func(uint32) []task.ID { return nil },
 	}
 }
@@ -264,7 +267,9 @@ func (o *owners) member(e member.Event) {
 	case member.Assigned:
 		o.table.Assigned(e.Partition)
 	case member.Unassigned:
-		o.table.Unassigned(e.Partition)
+		if o.table.Unassigned(e.Partition); o.cut(e.Partition) {
+			o.table.GiveUp(e.Partition)
+		}
 	case member.Won:
 		o.table.Won(e.Partition)
 	case member.Lost:

@@ -63,6 +63,9 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 		}
 		return nil
 	})
+	if n.dbs.list[0].reaches != nil {
+		wg.Go(func() { n.watchReach(ownersCtx) })
+	}
 	wg.Go(func() { _ = n.placements.Run(memberCtx) }) // its error is the context's
 	wg.Go(func() { n.gate.Run(memberCtx, n.leads) })
 	wg.Go(func() { _ = n.pauses.Run(memberCtx) })

@@ -20,6 +20,7 @@ type Node struct {
 	Passive   bool      `json:"passive,omitempty"`   // takes requests only: the leader assigns it nothing
 	Session   int64     `json:"session,omitempty"`   // of its membership: the lease it joined with; another one is another session
 	Databases []string  `json:"databases,omitempty"` // that it knows: partitions of another one are not added before all nodes know it
+	Cut       []CutOff  `json:"cut,omitempty"`       // that it can't reach, by name: the leader gives it none of their partitions while another node does
 }
 
 // PartitionState says whether new tasks may be stored in a partition.

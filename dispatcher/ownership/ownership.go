@@ -96,6 +96,21 @@ func (t *Table) Unassigned(id uint32) {
 	t.release(id, p)
 }
 
+// GiveUp says that the partition's database is out of this node's reach: if the leader wants the partition elsewhere, it is
+// not handed over but dropped, as by a crash. Its next owner fences this one.
+func (t *Table) GiveUp(id uint32) {
+	p := t.part(id)
+	switch {
+	case p.assigned || !p.held:
+	case p.acquiring:
+		t.fx.Cancel = append(t.fx.Cancel, id)
+	case p.owned:
+		p.releasing = true
+		t.fx.Release = slices.DeleteFunc(t.fx.Release, func(r uint32) bool { return r == id })
+		t.fx.Drop = append(t.fx.Drop, id)
+	}
+}
+
 // Won says that the key is this node's.
 func (t *Table) Won(id uint32) {
 	p := t.part(id)

@@ -26,6 +26,11 @@ func script(t *testing.T, text string) {
 			tb.Assigned(1)
 		case "unassigned":
 			tb.Unassigned(1)
+		case "unassigned-cut":
+			tb.Unassigned(1)
+			tb.GiveUp(1)
+		case "cut":
+			tb.GiveUp(1)
 		case "won":
 			tb.Won(1)
 		case "key-lost":
@@ -130,6 +135,21 @@ func TestTable(t *testing.T) {
 		won: acquire 0s
 		failed: acquire 100ms
 		unassigned:
+		failed: give-back`)
+	// Its database is out of reach: what is wanted elsewhere is dropped, or not acquired any more, and the key goes back.
+	script(t, `
+		assigned: idle
+		won: acquire 0s
+		acquired: serve 7
+		cut:
+		unassigned-cut: drop
+		fenced: give-back
+		cut:
+		key-lost: idle`)
+	script(t, `
+		assigned: idle
+		won: acquire 0s
+		unassigned-cut: cancel
 		failed: give-back`)
 	// A drain ends with nothing, whatever was under way; a key that comes late goes back.
 	script(t, `

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -115,11 +116,15 @@ func (f *flow) report(name string) {
 	gap, from := f.gap()
 	f.w.t.Logf("%s: %d submits, %d failed; %s; longest time without an accepted one %v%s",
 		name, f.asked, len(f.failed), quantiles(f.calls), gap.Round(time.Millisecond), from)
-	for i, err := range f.failed {
-		if i == 3 {
+	kinds := map[string]int{}
+	for _, err := range f.failed {
+		kinds[err.Error()]++
+	}
+	for i, text := range slices.SortedFunc(maps.Keys(kinds), func(a, b string) int { return cmp.Or(kinds[b]-kinds[a], cmp.Compare(a, b)) }) {
+		if i == 5 {
 			break
 		}
-		f.w.t.Errorf("%s: a submit failed: %v", name, err)
+		f.w.t.Errorf("%s: %d submits failed: %s", name, kinds[text], text)
 	}
 }
 

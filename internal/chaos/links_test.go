@@ -16,12 +16,12 @@ func TestNodeCutOff(t *testing.T) {
 		name    string
 		proxies func(localcluster.Links) []*proxy.Proxy
 		groups  []string
-		moves   bool // the partitions get other owners
+		moves   func(ttl time.Duration) time.Duration // within which its partitions get other owners; nil: they don't
 	}{
-		{"etcd", func(l localcluster.Links) []*proxy.Proxy { return l.Etcd }, nil, true},
-		{"databases", func(l localcluster.Links) []*proxy.Proxy { return l.Postgres }, nil, false},
-		{"executors", func(l localcluster.Links) []*proxy.Proxy { return []*proxy.Proxy{l.Front} }, []string{localcluster.FromOthers}, false},
-		{"peers", func(l localcluster.Links) []*proxy.Proxy { return []*proxy.Proxy{l.Front} }, []string{localcluster.FromNodes}, false},
+		{"etcd", func(l localcluster.Links) []*proxy.Proxy { return l.Etcd }, nil, func(ttl time.Duration) time.Duration { return ttl + 3*time.Second }},
+		{"databases", func(l localcluster.Links) []*proxy.Proxy { return l.Postgres }, nil, func(ttl time.Duration) time.Duration { return ttl*19/10 + 3*time.Second }},
+		{"executors", func(l localcluster.Links) []*proxy.Proxy { return []*proxy.Proxy{l.Front} }, []string{localcluster.FromOthers}, nil},
+		{"peers", func(l localcluster.Links) []*proxy.Proxy { return []*proxy.Proxy{l.Front} }, []string{localcluster.FromNodes}, nil},
 	} {
 		for name, cut := range map[string]func(*proxy.Proxy, ...string){"cut": (*proxy.Proxy).Cut, "silent": (*proxy.Proxy).Blackhole} {
 			t.Run(link.name+" "+name, func(t *testing.T) {
@@ -39,8 +39,10 @@ func TestNodeCutOff(t *testing.T) {
 					}
 					return nil
 				})
-				if link.moves {
-					k.opened(w.ttl + 3*time.Second)
+				if link.moves != nil {
+					if bound, took := link.moves(w.ttl), k.opened(30*time.Second); took > bound {
+						t.Errorf("its partitions were open elsewhere after %v, want at most %v", took, bound)
+					}
 				}
 				w.goOn(time.Until(from.Add(20 * time.Second)))
 				to := time.Now()

@@ -86,8 +86,8 @@ func (k *takeover) poll(ask *clusterclient.Client) {
 	}
 }
 
-// opened waits until every partition has another owner that is open.
-func (k *takeover) opened(limit time.Duration) {
+// opened waits until every partition has another owner that is open, and returns how long that took.
+func (k *takeover) opened(limit time.Duration) time.Duration {
 	k.w.t.Helper()
 	select {
 	case <-k.ended:
@@ -101,6 +101,7 @@ func (k *takeover) opened(limit time.Duration) {
 		}
 	}
 	k.w.t.Logf("%s: %d partitions, the last of them open elsewhere after %v", k.victim.Name, len(k.old), last.Sub(k.at).Round(time.Millisecond))
+	return last.Sub(k.at)
 }
 
 // report says, from the executors' own books, when the next owners pushed: tasks that were submitted after the fault,

@@ -47,7 +47,7 @@ func (s *session) decide(ctx context.Context, wg *sync.WaitGroup) time.Duration 
 			s.start(ctx, wg, now, plan, f)
 		}
 	} else {
-		s.rebalanceAt, s.quarantine = time.Time{}, quarantine{}
+		s.rebalanceAt, s.quarantine, s.cuts, s.cutsAt = time.Time{}, quarantine{}, shard.Cuts{}, time.Time{}
 	}
 	if f := s.claim(); f != nil {
 		s.start(ctx, wg, now, claim, f)
@@ -57,7 +57,7 @@ func (s *session) decide(ctx context.Context, wg *sync.WaitGroup) time.Duration 
 	}
 
 	sleep := time.Hour
-	for _, at := range append(s.retryAt[:], s.rebalanceAt, s.quarantine.wakeAt) {
+	for _, at := range append(s.retryAt[:], s.rebalanceAt, s.quarantine.wakeAt, s.cutsAt) {
 		if at.After(now) {
 			sleep = min(sleep, at.Sub(now))
 		}
@@ -136,13 +136,14 @@ func (s *session) plan(now time.Time, leader int64) func(context.Context) jobDon
 		})
 	}
 
+	s.cutsAt = s.cuts.Look(now, s.view.nodes(), s.confirm())
 	prev := s.view.assignment.Owners
 	next, tenures := s.assign(now, prev)
 	if maps.Equal(prev, next) && len(tenures) == 0 {
 		s.rebalanceAt = time.Time{}
 		return nil
 	}
-	if !s.urgent(prev, next) && len(tenures) == 0 && !s.quarantine.on() {
+	if !s.urgent(now, prev, next) && len(tenures) == 0 && !s.quarantine.on() {
 		if s.rebalanceAt.IsZero() {
 			s.rebalanceAt = now.Add(s.m.cfg.JoinDelay)
 		}
@@ -163,15 +164,42 @@ func (s *session) plan(now time.Time, leader int64) func(context.Context) jobDon
 	return s.commit(txn)
 }
 
-// urgent reports whether a partition has nobody who would take it. Else the change only evens out shares
+// urgent reports whether a partition has nobody who would take it, or who could. Else the change only evens out shares
 // and may wait for more to join.
-func (s *session) urgent(prev, next map[uint32]shard.NodeID) bool {
+func (s *session) urgent(now time.Time, prev, next map[uint32]shard.NodeID) bool {
 	for p := range next {
 		if n, there := s.view.members[prev[p]]; !there || !n.Takes() {
 			return true
 		}
 	}
+	if !s.cuts.None() {
+		for _, p := range s.view.partitions {
+			if id, moves := next[p.ID]; moves && id != prev[p.ID] && s.access(now)(prev[p.ID], p.In()) == shard.Barred {
+				return true
+			}
+		}
+	}
 	return len(next) < len(prev)
+}
+
+// confirm is how long a node has to have been cut off, and another not, by what the leader has heard: all
+// nodes hear of a database's end, and of its return, within two looks and their way here.
+func (s *session) confirm() time.Duration { return s.m.cfg.TTL / 2 }
+
+// access is for shard.AssignReached.
+func (s *session) access(now time.Time) func(shard.NodeID, string) shard.Access {
+	return func(id shard.NodeID, database string) shard.Access {
+		return s.cuts.Access(now, s.confirm(), id, database)
+	}
+}
+
+// among assigns some partitions to some nodes.
+func (s *session) among(now time.Time, prev map[uint32]shard.NodeID, nodes []shard.Node, ids []uint32) map[uint32]shard.NodeID {
+	if s.cuts.None() {
+		return shard.Assign(prev, nodes, ids)
+	}
+	some := slices.DeleteFunc(slices.Clone(s.view.partitions), func(p shard.Partition) bool { return !slices.Contains(ids, p.ID) })
+	return shard.AssignReached(prev, nodes, some, s.access(now))
 }
 
 // claimMax is how many keys one transaction claims: each costs two conditions and two writes.

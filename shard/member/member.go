@@ -42,6 +42,8 @@ type Member struct {
 
 	evicted bool // Run's goroutine only: dead predecessors are gone (Config.Sole)
 
+	saying sync.Mutex // held while the node's member key is written
+
 	mu       sync.Mutex       // guards following
 	node     shard.Node       // as it is announced
 	asked    map[uint32]bool  // Reacquire that the loop has not seen
@@ -264,8 +266,27 @@ func (m *Member) Reacquire(partition uint32) {
 // Drain announces that the node is on its way out: the leader takes its partitions away, each with an
 // Unassigned. It stays so when the node has to join again.
 func (m *Member) Drain(ctx context.Context) error {
+	if err := m.say(ctx, func(n *shard.Node) { n.Draining = true }); err != nil {
+		return fmt.Errorf("announce the drain: %w", err)
+	}
+	return nil
+}
+
+// CutOff announces which databases the node can't reach: the leader gives it none of their partitions while another node
+// does, and takes those away that it has. It stays so until the next call, also when the node has to join again.
+func (m *Member) CutOff(ctx context.Context, from []shard.CutOff) error {
+	if err := m.say(ctx, func(n *shard.Node) { n.Cut = from }); err != nil {
+		return fmt.Errorf("announce what is out of reach: %w", err)
+	}
+	return nil
+}
+
+// say changes what the others learn of this node.
+func (m *Member) say(ctx context.Context, change func(*shard.Node)) error {
+	m.saying.Lock() // two at once would not come in their order
+	defer m.saying.Unlock()
 	m.mu.Lock()
-	m.node.Draining = true
+	change(&m.node)
 	node := m.node
 	m.mu.Unlock()
 	lease := LeaseID(m.lease.Load())
@@ -277,7 +298,7 @@ func (m *Member) Drain(ctx context.Context) error {
 		If:   []Cond{{Key: key, Lease: lease}},
 		Then: []Op{{Key: key, Value: encode(node), Lease: lease}},
 	}); err != nil && !errors.Is(err, ErrLeaseLost) {
-		return fmt.Errorf("announce the drain: %w", err)
+		return err
 	}
 	return nil
 }

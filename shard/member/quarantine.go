@@ -65,7 +65,7 @@ func (s *session) assign(now time.Time, prev map[uint32]shard.NodeID) (next map[
 	}
 	if len(deaths) == 0 || len(takers) == 0 {
 		s.quarantine = quarantine{}
-		return shard.Assign(prev, nodes, ids), nil
+		return s.among(now, prev, nodes, ids), nil
 	}
 	q := &s.quarantine
 	if q.since == nil {
@@ -109,7 +109,7 @@ func (s *session) assign(now time.Time, prev map[uint32]shard.NodeID) (next map[
 	s.chooseWard(now, takers, prev, append(slices.Clone(open), waiting...), overdue)
 	others := slices.DeleteFunc(slices.Clone(nodes), func(n shard.Node) bool { return n.ID == q.ward && len(takers) > 1 })
 	rest := slices.DeleteFunc(slices.Clone(ids), func(p uint32) bool { return deaths[p] > 0 })
-	next = shard.Assign(prev, others, rest)
+	next = s.among(now, prev, others, rest)
 	for _, p := range open {
 		next[p] = prev[p]
 	}

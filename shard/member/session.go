@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/headrace/headrace/shard"
 )
 
 // errMemberGone means that somebody deleted this node's member key.
@@ -32,6 +34,8 @@ type session struct {
 	failed      [numJobs]bool      // the last answer was an error: news do not shorten the wait
 	rebalanceAt time.Time          // when a move to a new member is due; zero: none is
 	quarantine  quarantine         // the leader's
+	cuts        shard.Cuts         // the leader's
+	cutsAt      time.Time          // when to look at them again; zero: when the view changes
 }
 
 // join starts a session: it makes sure that the old lease is gone, gets a new one and announces the
