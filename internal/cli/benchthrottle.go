@@ -2,9 +2,7 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,11 +42,14 @@ Code 1 says that a check does not hold. It takes some three minutes, with --shor
 			if b.Capacity < 4 || b.Capacity > 10_000 {
 				return usagef("--capacity: %d given, want 4 to 10000", b.Capacity)
 			}
-			b.APIKey, b.Tenant = a.apiKey, a.tenant
-			if set("addr") || os.Getenv("HEADRACE_ADDR") != "" {
-				b.Addr = a.addr
-			}
-			return a.benchThrottle(c.Context(), b)
+			return a.scenario(c, func(ctx context.Context, addr string) (loadgen.Checks, error) {
+				b.Addr, b.APIKey, b.Tenant, b.Phase = addr, a.apiKey, a.tenant, a.phase
+				rep, err := b.Run(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return rep.Checks, a.report(rep, rep.Checks, throttleTable(rep))
+			})
 		},
 	}
 	c.Flags().BoolVar(&short, "short", false, "half a minute of it")
@@ -57,51 +58,12 @@ Code 1 says that a check does not hold. It takes some three minutes, with --shor
 	return c
 }
 
-func (a *app) benchThrottle(ctx context.Context, b loadgen.Throttle) (err error) {
-	if b.Addr == "" {
-		server, startErr := startBenchServer(ctx, storeFile, "")
-		if startErr != nil {
-			return startErr
-		}
-		defer func() { err = errors.Join(err, server.stop(ctx)) }()
-		b.Addr = server.addr
-	}
-	b.Phase = func(name string) { fmt.Fprintf(a.Err, "%s\n", name) }
-	rep, err := b.Run(ctx)
-	if err != nil {
-		return err
-	}
-	if a.json() {
-		err = a.writeJSON(rep)
-	} else {
-		err = a.throttleTable(rep)
-	}
-	if err == nil && !rep.OK() {
-		err = errors.New("a check does not hold")
-	}
-	return err
-}
-
-func (a *app) throttleTable(rep *loadgen.ThrottleReport) error {
-	var t term.Table
+func throttleTable(rep *loadgen.ThrottleReport) *term.Table {
+	t := &term.Table{}
 	t.Row("PHASE", "SECONDS", "CAPACITY", "USE", "CALLS", "THROTTLED", "FAILED")
 	for _, p := range rep.Phases {
 		t.Row(p.Name, fmt.Sprint(p.Seconds), fmt.Sprint(p.Capacity), fmt.Sprintf("%.1f %%", 100*p.Use), fmt.Sprint(p.Calls),
 			fmt.Sprintf("%d (%.1f %%)", p.Throttled, 100*float64(p.Throttled)/float64(max(p.Calls, 1))), fmt.Sprint(p.Failed))
 	}
-	if _, err := t.WriteTo(a.Out); err != nil {
-		return err
-	}
-	fmt.Fprintln(a.Out)
-	var checks term.Table
-	checks.Row("CHECK", "VALUE", "BOUND", "OK")
-	for _, c := range rep.Checks {
-		ok := "yes"
-		if !c.OK {
-			ok = "NO"
-		}
-		checks.Row(c.Name, fmt.Sprintf("%.4g", c.Value), fmt.Sprintf("%.4g", c.Bound), ok)
-	}
-	_, err := checks.WriteTo(a.Out)
-	return err
+	return t
 }

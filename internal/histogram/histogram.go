@@ -36,6 +36,22 @@ func (h *Histogram) Record(d time.Duration) {
 	}
 }
 
+// Add counts all that o has counted.
+func (h *Histogram) Add(o *Histogram) {
+	for i := range o.counts {
+		if n := o.counts[i].Load(); n > 0 {
+			h.counts[i].Add(n)
+			h.n.Add(n)
+		}
+	}
+	for m := o.max.Load(); ; {
+		was := h.max.Load()
+		if m <= was || h.max.CompareAndSwap(was, m) {
+			return
+		}
+	}
+}
+
 // Count returns how many durations were recorded.
 func (h *Histogram) Count() int64 { return h.n.Load() }
 

@@ -60,3 +60,20 @@ func TestConcurrentRecords(t *testing.T) {
 		t.Errorf("count %d, max %v", h.Count(), h.Max())
 	}
 }
+
+func TestAdd(t *testing.T) {
+	var a, b, all histogram.Histogram
+	for i := range 1000 {
+		d := time.Duration(i*i) * time.Microsecond
+		all.Record(d)
+		if i%3 == 0 {
+			a.Record(d)
+		} else {
+			b.Record(d)
+		}
+	}
+	a.Add(&b)
+	if a.Count() != all.Count() || a.Max() != all.Max() || a.Quantile(0.9) != all.Quantile(0.9) {
+		t.Errorf("%d values, at most %v, want %d, %v", a.Count(), a.Max(), all.Count(), all.Max())
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -56,14 +55,6 @@ const (
 	settleSmall = 10 // below 32 a limit falls by what the rate says, a tenth or two at a time
 )
 
-// Check is one thing that the scenario must show.
-type Check struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Bound float64 `json:"bound"`
-	OK    bool    `json:"ok"`
-}
-
 // ThrottlePhase is what came of a part of the scenario.
 type ThrottlePhase struct {
 	Name      string  `json:"name"`
@@ -84,17 +75,7 @@ type ThrottleReport struct {
 	Settled   float64         `json:"settled_s"` // after the halving
 	Alone     float64         `json:"other_alone_p99_ms"`
 	Beside    float64         `json:"other_beside_p99_ms"`
-	Checks    []Check         `json:"checks"`
-}
-
-// OK reports whether all checks hold.
-func (r *ThrottleReport) OK() bool {
-	for _, c := range r.Checks {
-		if !c.OK {
-			return false
-		}
-	}
-	return true
+	Checks    Checks          `json:"checks"`
 }
 
 var (
@@ -125,17 +106,6 @@ func (o *otherService) turn() *histogram.Histogram {
 	was := o.waits
 	o.waits = &histogram.Histogram{}
 	return was
-}
-
-func pass(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // Run runs the scenario. Its error says that it could not be run.
@@ -229,31 +199,12 @@ func (b *Throttle) phase(name string) {
 	}
 }
 
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
 func (b *Throttle) executor(ctx context.Context, name, function string) (stop func(), err error) {
-	x, err := executor.New(executor.Config{Addr: b.Addr, APIKey: b.APIKey, Slots: 10 * b.Capacity, Name: name, DrainTimeout: drainTimeout, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
 	backoff := fn.Backoff{Base: 200 * time.Millisecond, Factor: 1, Max: 200 * time.Millisecond}
-	x.HandleRawTenant(b.Tenant, function, fn.Options{Downstream: function, MaxAttempts: 30, Backoff: backoff}, b.call)
-	x.HandleRawTenant(b.Tenant, function+"-other", fn.Options{}, b.other.handle)
-	ended := make(chan error, 1)
-	go func() { ended <- x.Run(context.WithoutCancel(ctx)) }()
-	stop = func() { x.Shutdown(context.WithoutCancel(ctx)) }
-	select {
-	case <-x.Ready():
-		return stop, nil
-	case err := <-ended:
-		return nil, fmt.Errorf("run the executor: %w", err)
-	case <-time.After(30 * time.Second):
-		err = fmt.Errorf("no server at %s has opened a session within 30s", b.Addr)
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	stop()
-	return nil, err
+	return startExecutor(ctx, executor.Config{Addr: b.Addr, APIKey: b.APIKey, Slots: 10 * b.Capacity, Name: name}, func(x *executor.Executor) {
+		x.HandleRawTenant(b.Tenant, function, fn.Options{Downstream: function, MaxAttempts: 30, Backoff: backoff}, b.call)
+		x.HandleRawTenant(b.Tenant, function+"-other", fn.Options{}, b.other.handle)
+	})
 }
 
 // call is the handler of what the downstream does.
@@ -336,9 +287,7 @@ func (b *Throttle) drain(ctx context.Context, submitted, others int) error {
 
 // judge says what the scenario shows.
 func (b *Throttle) judge(rep *ThrottleReport, others int) {
-	add := func(name string, value, bound float64, ok bool) {
-		rep.Checks = append(rep.Checks, Check{Name: name, Value: value, Bound: bound, OK: ok})
-	}
+	add := rep.Checks.add
 	most := 0.03
 	for _, p := range rep.Phases {
 		add("use of the capacity, "+p.Name, p.Use, 0.95, p.Use >= 0.95)
