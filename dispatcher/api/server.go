@@ -33,6 +33,7 @@ type Engine interface {
 	Cancel(ctx context.Context, c core.Cancel) (core.CancelAnswer, error)
 	Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error)
 	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
+	Explain(ctx context.Context, t *store.Task) (core.Explanation, error)
 	Running(ctx context.Context, tenant, function string, partitions []uint32, most int) ([]core.Live, error)
 	ApplyPauses(ctx context.Context, node shard.NodeID, a peer.Pauses) ([]uint32, error)
 	Limits(ctx context.Context, q loop.LimitQuery) (ls []*headracev1.Limit, more bool, missing []string, err error)

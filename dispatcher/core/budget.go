@@ -15,8 +15,9 @@ import (
 // next ones are given a later time in the store, one after the other at the rate of the budget.
 
 const (
-	budgetTasks = 256         // of a function that wait in memory
-	budgetAhead = time.Hour   // no retry is put off for longer at once
+	budgetTasks = 256       // of a function that wait in memory
+	budgetAhead = time.Hour // no retry is put off for longer at once
+	budgetEvery = time.Second / retrybudget.PerSecond
 	budgetLeast = time.Second // nor for less: it is a write each
 )
 
@@ -56,8 +57,7 @@ func (c *Core) affords(it *item) bool {
 
 // putOff gives a retry a later time, behind all that wait.
 func (c *Core) putOff(it *item, b *budget) {
-	const every = time.Second / retrybudget.PerSecond
-	b.booked = later(b.booked, c.now.Add(time.Duration(b.n)*every)).Add(every)
+	b.booked = later(b.booked, c.now.Add(time.Duration(b.n)*budgetEvery)).Add(budgetEvery)
 	after := min(max(b.booked.Sub(c.now), budgetLeast), budgetAhead)
 	if after == budgetAhead { // they come at different times all the same
 		after -= time.Duration(c.random() * float64(budgetAhead) / 5)
@@ -114,5 +114,5 @@ func (c *Core) leaveBudget(it *item) {
 
 // why says for what a retry waits.
 func (b *budget) why() string {
-	return fmt.Sprintf("waits for the retry budget of %s/%s, with %d retries: one goes for five first tries, and %g a second", b.f.tenant.name, b.f.name, b.n, retrybudget.PerSecond)
+	return fmt.Sprintf("waits for the retry budget of %s/%s (%d waiting): one goes for five first tries, and %g a second", b.f.tenant.name, b.f.name, b.n, retrybudget.PerSecond)
 }

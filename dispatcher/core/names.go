@@ -38,12 +38,14 @@ type function struct {
 	down       *downstream
 	named      bool // the policy names down
 	flows      [task.Bands]*flow
-	pools      []*pool // that can run it
-	budget     budget  // of its retries
-	cost       int64   // expected slot-milliseconds of a try
-	declared   int     // open sessions that declare exactly this policy
-	bound      *bound  // nil: none
-	flying     int     // its tries in flight
+	pools      []*pool   // that can run it
+	poolsAt    time.Time // since when there are none, if there are none
+	hadPool    bool      // there were some before
+	budget     budget    // of its retries
+	cost       int64     // expected slot-milliseconds of a try
+	declared   int       // open sessions that declare exactly this policy
+	bound      *bound    // nil: none
+	flying     int       // its tries in flight
 }
 
 // downstream is the named thing that a tenant's functions call.
@@ -66,6 +68,7 @@ type flow struct {
 	lanes    []*lane     // by partition
 	open     int         // lanes that have something to run
 	paused   *task.Pause // keeps it out of the order; nil: nothing does
+	pace     pace        // of its starts
 	seats    []*seat     // its places, one for each pool of the function
 }
 
@@ -95,7 +98,7 @@ func (c *Core) function(tenant, name string) *function {
 	t := c.tenant(tenant)
 	f := t.functions[name]
 	if f == nil {
-		f = &function{tenant: t, name: name, cost: minCost}
+		f = &function{tenant: t, name: name, cost: minCost, poolsAt: c.now}
 		f.budget.f, f.budget.timer.owner = f, &f.budget
 		t.functions[name] = f
 		for b := range f.flows {

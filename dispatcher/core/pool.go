@@ -103,6 +103,9 @@ func (c *Core) leavePool(s *session) {
 	}
 	for _, f := range p.functions {
 		f.pools = slices.DeleteFunc(f.pools, func(o *pool) bool { return o == p })
+		if len(f.pools) == 0 {
+			f.poolsAt, f.hadPool = c.now, true
+		}
 		for _, fl := range f.flows {
 			fl.seats = slices.DeleteFunc(fl.seats, func(st *seat) bool { return st.pool == p })
 		}

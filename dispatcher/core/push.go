@@ -203,6 +203,7 @@ func (c *Core) push(it *item, s *session, b beat, st *seat) {
 	if it.t.TriesTotal == 0 {
 		f.budget.first(c)
 	}
+	it.lane.flow.pace.starts(c.now)
 	c.beginTry(it, y)
 	if st != nil {
 		y.seat, y.charge = st, f.cost

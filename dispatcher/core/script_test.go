@@ -38,7 +38,7 @@ import (
 //	submit TENANT/FUNCTION [n=N] [partition=1] [band=low] [prio=N] [delay=D] [id=X] [ttl=D] [deadline=D] [size=N] [request=R] [retry=true]
 //	ack EXECUTOR TASK…       refuse EXECUTOR TASK stale|busy
 //	end EXECUTOR TASK… [class] [after=D] [message=S] [token=1/1]
-//	cancel TASK [tenant=a]   watch TASK                explain TASK         row TASK
+//	cancel TASK [tenant=a]   watch TASK                explain TASK         why TASK         row TASK
 //	hold | let               commits stay on their way | go on
 //	fail full|unknown|fenced [n=N]                      the next commits
 //	advance DURATION         executors beat, timers fire
@@ -306,6 +306,11 @@ func (s *script) command(d *datadriven.TestData) {
 	case "explain":
 		_, v, ok := s.core.View(s.task(ws[0]))
 		s.printf("in memory %v: %s", ok, v.WaitReason)
+	case "why":
+		t, err := s.store.Get(background, s.task(ws[0]))
+		s.must(err)
+		e, ok := s.core.Explain(s.now, t)
+		s.printf("%s", explanationText(e, ok))
 	case "row":
 		t, err := s.store.Get(background, s.task(ws[0]))
 		s.must(err)

@@ -186,3 +186,20 @@ func (s *script) rowText(t *store.Task) string {
 	}
 	return text
 }
+
+func explanationText(e Explanation, ok bool) string {
+	if !ok {
+		return "not the owner"
+	}
+	text := fmt.Sprintf("%s: %s", e.Why, e.Text)
+	if e.Queued {
+		text += fmt.Sprintf("\n  %d before it", e.Ahead)
+		if e.AheadMax != e.Ahead {
+			text += fmt.Sprintf(", or up to %d", e.AheadMax)
+		}
+	}
+	if e.ETAOK {
+		return text + fmt.Sprintf("\n  starts in %v to %v", e.Soonest.Round(time.Millisecond), e.Latest.Round(time.Millisecond))
+	}
+	return text + "\n  starts nobody knows when"
+}

@@ -136,47 +136,6 @@ func (c *Core) view(it *item) View {
 	return v
 }
 
-const waitsForTurn = "waits for its turn"
-
-// waitReason says why a task does not run.
-func (c *Core) waitReason(it *item) string {
-	p, f := it.part, it.lane.flow.function
-	switch {
-	case it.place == atFlight:
-		return "in flight: its record is being written"
-	case it.place == atCommit && it.pend > 0:
-		if p.db.slow(c.now) {
-			return "store is slow"
-		}
-		return "in flight: what follows from its last try is being written"
-	case it.unsettled || p.takeover.active && it.t.ID.Seq() <= p.old:
-		return "after a takeover: nobody may run it before the executors had time to say what they hold"
-	case it.place == atDue && it.t.State == task.Retrying:
-		return "waits for a retry at " + it.t.DueAt.UTC().Format(time.RFC3339Nano)
-	case it.place == atDue:
-		return "waits for its time " + it.t.DueAt.UTC().Format(time.RFC3339Nano)
-	case it.place == atBudget:
-		return f.budget.why()
-	case it.lane.flow.paused != nil:
-		return it.lane.flow.paused.Why(f.tenant.name)
-	case f.down.until.After(c.now):
-		return fmt.Sprintf("throttled by %s until %s", f.down.name, f.down.until.UTC().Format(time.RFC3339Nano))
-	case f.shutBy() != nil:
-		return f.shutBy().why(c)
-	case !f.down.takes(c):
-		return f.down.full(f.tenant.name)
-	case c.heldFor != "":
-		return c.heldFor
-	case len(f.pools) == 0:
-		return "no executor"
-	case p.db.slow(c.now):
-		return "store is slow"
-	case it.place == atSuspect:
-		return "waits for an executor of its own: it was lost twice"
-	}
-	return waitsForTurn
-}
-
 // Running returns the ids of a tenant's tasks that run, newest first; an empty function is any.
 func (c *Core) Running(tenant, function string, most int) []task.ID {
 	var ids []task.ID

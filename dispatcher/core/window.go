@@ -280,6 +280,7 @@ func (c *Core) updateLane(l *lane) {
 	} else {
 		l.flow.open--
 	}
+	l.flow.pace.waits(c.now, l.flow.open > 0)
 	if l.flow.open <= 1 {
 		l.flow.update(c)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/task"
 )
 
@@ -153,6 +154,27 @@ func (l *Loop) Views(ctx context.Context, ids []task.ID) ([]core.Live, error) {
 		}
 	}
 	return out, nil
+}
+
+// Explain says why a task does not run. T is its row as the store has it. Errors: core.ErrNotOwner.
+func (l *Loop) Explain(ctx context.Context, t *store.Task) (core.Explanation, error) {
+	type answer struct {
+		e     core.Explanation
+		owner bool
+	}
+	got := make(chan answer, 1) // not a variable: after an error the look may still run
+	if err := l.Do(ctx, func(c *core.Core) {
+		var a answer
+		a.e, a.owner = c.Explain(l.cfg.Now(), t)
+		got <- a
+	}); err != nil {
+		return core.Explanation{}, err
+	}
+	a := <-got
+	if !a.owner {
+		return a.e, core.ErrNotOwner
+	}
+	return a.e, nil
 }
 
 // Running returns at most most running tasks of a tenant, the newest starts first; "" is any function.

@@ -24,6 +24,7 @@ type Local interface {
 	Cancel(ctx context.Context, c core.Cancel) (core.CancelAnswer, error)
 	Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error)
 	Views(ctx context.Context, ids []task.ID) ([]core.Live, error)
+	Explain(ctx context.Context, t *store.Task) (core.Explanation, error)
 	Running(ctx context.Context, tenant, function string, most int) ([]core.Live, error)
 	AwaitPause(ctx context.Context, w core.PauseWait) ([]uint32, error)
 	Limits(ctx context.Context, q loop.LimitQuery) ([]core.LimitState, error)

@@ -19,7 +19,7 @@ import (
 
 func newTask(a *app) *cobra.Command {
 	c := &cobra.Command{Use: "task", Short: "Look at tasks, wait for them, cancel them"}
-	c.AddCommand(newTaskGet(a), newTaskList(a), newTaskWait(a), newTaskCancel(a), newTaskAttempts(a), newTaskLogs(a))
+	c.AddCommand(newTaskGet(a), newTaskList(a), newTaskWait(a), newTaskCancel(a), newTaskAttempts(a), newTaskLogs(a), newTaskExplain(a))
 	return asGroup(c)
 }
 

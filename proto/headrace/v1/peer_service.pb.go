@@ -805,6 +805,103 @@ func (x *ReadViewsResponse) GetTasks() []*LiveTask {
 	return nil
 }
 
+type ExplainTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// headrace.store.v1.Task as the store has it, without payload and result.
+	Task          []byte `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainTaskRequest) Reset() {
+	*x = ExplainTaskRequest{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainTaskRequest) ProtoMessage() {}
+
+func (x *ExplainTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainTaskRequest.ProtoReflect.Descriptor instead.
+func (*ExplainTaskRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ExplainTaskRequest) GetTask() []byte {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type ExplainTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *PeerError             `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Explanation   *Explanation           `protobuf:"bytes,2,opt,name=explanation,proto3" json:"explanation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainTaskResponse) Reset() {
+	*x = ExplainTaskResponse{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainTaskResponse) ProtoMessage() {}
+
+func (x *ExplainTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainTaskResponse.ProtoReflect.Descriptor instead.
+func (*ExplainTaskResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExplainTaskResponse) GetError() *PeerError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *ExplainTaskResponse) GetExplanation() *Explanation {
+	if x != nil {
+		return x.Explanation
+	}
+	return nil
+}
+
 type ReadRunningRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
@@ -817,7 +914,7 @@ type ReadRunningRequest struct {
 
 func (x *ReadRunningRequest) Reset() {
 	*x = ReadRunningRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[11]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +926,7 @@ func (x *ReadRunningRequest) String() string {
 func (*ReadRunningRequest) ProtoMessage() {}
 
 func (x *ReadRunningRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[11]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +939,7 @@ func (x *ReadRunningRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRunningRequest.ProtoReflect.Descriptor instead.
 func (*ReadRunningRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{11}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReadRunningRequest) GetTenant() string {
@@ -875,7 +972,7 @@ type ReadRunningResponse struct {
 
 func (x *ReadRunningResponse) Reset() {
 	*x = ReadRunningResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[12]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +984,7 @@ func (x *ReadRunningResponse) String() string {
 func (*ReadRunningResponse) ProtoMessage() {}
 
 func (x *ReadRunningResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[12]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +997,7 @@ func (x *ReadRunningResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRunningResponse.ProtoReflect.Descriptor instead.
 func (*ReadRunningResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{12}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReadRunningResponse) GetTaskIds() [][]byte {
@@ -928,7 +1025,7 @@ type ReadLimitsRequest struct {
 
 func (x *ReadLimitsRequest) Reset() {
 	*x = ReadLimitsRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1037,7 @@ func (x *ReadLimitsRequest) String() string {
 func (*ReadLimitsRequest) ProtoMessage() {}
 
 func (x *ReadLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[13]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1050,7 @@ func (x *ReadLimitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLimitsRequest.ProtoReflect.Descriptor instead.
 func (*ReadLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{13}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReadLimitsRequest) GetTenant() string {
@@ -1008,7 +1105,7 @@ type ReadLimitsResponse struct {
 
 func (x *ReadLimitsResponse) Reset() {
 	*x = ReadLimitsResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1117,7 @@ func (x *ReadLimitsResponse) String() string {
 func (*ReadLimitsResponse) ProtoMessage() {}
 
 func (x *ReadLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[14]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1130,7 @@ func (x *ReadLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLimitsResponse.ProtoReflect.Descriptor instead.
 func (*ReadLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{14}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReadLimitsResponse) GetLimits() []*Limit {
@@ -1057,7 +1154,7 @@ type ReadBoundsRequest struct {
 
 func (x *ReadBoundsRequest) Reset() {
 	*x = ReadBoundsRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1166,7 @@ func (x *ReadBoundsRequest) String() string {
 func (*ReadBoundsRequest) ProtoMessage() {}
 
 func (x *ReadBoundsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[15]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1179,7 @@ func (x *ReadBoundsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBoundsRequest.ProtoReflect.Descriptor instead.
 func (*ReadBoundsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{15}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReadBoundsRequest) GetTenant() string {
@@ -1123,7 +1220,7 @@ type ReadBoundsResponse struct {
 
 func (x *ReadBoundsResponse) Reset() {
 	*x = ReadBoundsResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1232,7 @@ func (x *ReadBoundsResponse) String() string {
 func (*ReadBoundsResponse) ProtoMessage() {}
 
 func (x *ReadBoundsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[16]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1245,7 @@ func (x *ReadBoundsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBoundsResponse.ProtoReflect.Descriptor instead.
 func (*ReadBoundsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{16}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReadBoundsResponse) GetBounds() []*Bound {
@@ -1175,7 +1272,7 @@ type ApplyPausesRequest struct {
 
 func (x *ApplyPausesRequest) Reset() {
 	*x = ApplyPausesRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1284,7 @@ func (x *ApplyPausesRequest) String() string {
 func (*ApplyPausesRequest) ProtoMessage() {}
 
 func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[17]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1297,7 @@ func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPausesRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPausesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{17}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ApplyPausesRequest) GetTenant() string {
@@ -1256,7 +1353,7 @@ type ApplyPausesResponse struct {
 
 func (x *ApplyPausesResponse) Reset() {
 	*x = ApplyPausesResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1365,7 @@ func (x *ApplyPausesResponse) String() string {
 func (*ApplyPausesResponse) ProtoMessage() {}
 
 func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[18]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1378,7 @@ func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPausesResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPausesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{18}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ApplyPausesResponse) GetError() *PeerError {
@@ -1311,7 +1408,7 @@ type WatchTasksRequest struct {
 
 func (x *WatchTasksRequest) Reset() {
 	*x = WatchTasksRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1420,7 @@ func (x *WatchTasksRequest) String() string {
 func (*WatchTasksRequest) ProtoMessage() {}
 
 func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1433,7 @@ func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksRequest.ProtoReflect.Descriptor instead.
 func (*WatchTasksRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchTasksRequest) GetWatch() uint64 {
@@ -1368,7 +1465,7 @@ type WatchTasksResponse struct {
 
 func (x *WatchTasksResponse) Reset() {
 	*x = WatchTasksResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1477,7 @@ func (x *WatchTasksResponse) String() string {
 func (*WatchTasksResponse) ProtoMessage() {}
 
 func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1490,7 @@ func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksResponse.ProtoReflect.Descriptor instead.
 func (*WatchTasksResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchTasksResponse) GetWatch() uint64 {
@@ -1432,7 +1529,7 @@ type StreamStatsRequest struct {
 
 func (x *StreamStatsRequest) Reset() {
 	*x = StreamStatsRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1541,7 @@ func (x *StreamStatsRequest) String() string {
 func (*StreamStatsRequest) ProtoMessage() {}
 
 func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1554,7 @@ func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsRequest.ProtoReflect.Descriptor instead.
 func (*StreamStatsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
 }
 
 type StreamStatsResponse struct {
@@ -1477,7 +1574,7 @@ type StreamStatsResponse struct {
 
 func (x *StreamStatsResponse) Reset() {
 	*x = StreamStatsResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1586,7 @@ func (x *StreamStatsResponse) String() string {
 func (*StreamStatsResponse) ProtoMessage() {}
 
 func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1599,7 @@ func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsResponse.ProtoReflect.Descriptor instead.
 func (*StreamStatsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StreamStatsResponse) GetPartitions() []*PeerPartitionStats {
@@ -1565,7 +1662,7 @@ type PeerTenantUsage struct {
 
 func (x *PeerTenantUsage) Reset() {
 	*x = PeerTenantUsage{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1674,7 @@ func (x *PeerTenantUsage) String() string {
 func (*PeerTenantUsage) ProtoMessage() {}
 
 func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1687,7 @@ func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerTenantUsage.ProtoReflect.Descriptor instead.
 func (*PeerTenantUsage) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PeerTenantUsage) GetTenant() string {
@@ -1664,7 +1761,7 @@ type PeerPartitionStats struct {
 
 func (x *PeerPartitionStats) Reset() {
 	*x = PeerPartitionStats{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1773,7 @@ func (x *PeerPartitionStats) String() string {
 func (*PeerPartitionStats) ProtoMessage() {}
 
 func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1786,7 @@ func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPartitionStats.ProtoReflect.Descriptor instead.
 func (*PeerPartitionStats) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PeerPartitionStats) GetPartition() uint32 {
@@ -1754,7 +1851,7 @@ type PollRosterRequest struct {
 
 func (x *PollRosterRequest) Reset() {
 	*x = PollRosterRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +1863,7 @@ func (x *PollRosterRequest) String() string {
 func (*PollRosterRequest) ProtoMessage() {}
 
 func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +1876,7 @@ func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterRequest.ProtoReflect.Descriptor instead.
 func (*PollRosterRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{25}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PollRosterRequest) GetNodeId() string {
@@ -1816,7 +1913,7 @@ type PollRosterResponse struct {
 
 func (x *PollRosterResponse) Reset() {
 	*x = PollRosterResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +1925,7 @@ func (x *PollRosterResponse) String() string {
 func (*PollRosterResponse) ProtoMessage() {}
 
 func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +1938,7 @@ func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterResponse.ProtoReflect.Descriptor instead.
 func (*PollRosterResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{26}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PollRosterResponse) GetVersion() uint64 {
@@ -1878,7 +1975,7 @@ type RosterChange struct {
 
 func (x *RosterChange) Reset() {
 	*x = RosterChange{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +1987,7 @@ func (x *RosterChange) String() string {
 func (*RosterChange) ProtoMessage() {}
 
 func (x *RosterChange) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2000,7 @@ func (x *RosterChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RosterChange.ProtoReflect.Descriptor instead.
 func (*RosterChange) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{27}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RosterChange) GetExecutorId() []byte {
@@ -1998,7 +2095,12 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x10ReadViewsRequest\x12\x19\n" +
 	"\btask_ids\x18\x01 \x03(\fR\ataskIds\"@\n" +
 	"\x11ReadViewsResponse\x12+\n" +
-	"\x05tasks\x18\x01 \x03(\v2\x15.headrace.v1.LiveTaskR\x05tasks\"\\\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x15.headrace.v1.LiveTaskR\x05tasks\"(\n" +
+	"\x12ExplainTaskRequest\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\fR\x04task\"\x7f\n" +
+	"\x13ExplainTaskResponse\x12,\n" +
+	"\x05error\x18\x01 \x01(\v2\x16.headrace.v1.PeerErrorR\x05error\x12:\n" +
+	"\vexplanation\x18\x02 \x01(\v2\x18.headrace.v1.ExplanationR\vexplanation\"\\\n" +
 	"\x12ReadRunningRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
 	"\bfunction\x18\x02 \x01(\tR\bfunction\x12\x12\n" +
@@ -2094,13 +2196,14 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x1fPEER_ERROR_CODE_OUTCOME_UNKNOWN\x10\x04\x12\x1d\n" +
 	"\x19PEER_ERROR_CODE_NOT_FOUND\x10\x05\x12\x1a\n" +
 	"\x16PEER_ERROR_CODE_EXISTS\x10\x06\x12\x1c\n" +
-	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\x90\a\n" +
+	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xe2\a\n" +
 	"\vPeerService\x12V\n" +
 	"\rForwardSubmit\x12!.headrace.v1.ForwardSubmitRequest\x1a\".headrace.v1.ForwardSubmitResponse\x12M\n" +
 	"\n" +
 	"LookSubmit\x12\x1e.headrace.v1.LookSubmitRequest\x1a\x1f.headrace.v1.LookSubmitResponse\x12V\n" +
 	"\rForwardCancel\x12!.headrace.v1.ForwardCancelRequest\x1a\".headrace.v1.ForwardCancelResponse\x12J\n" +
 	"\tReadViews\x12\x1d.headrace.v1.ReadViewsRequest\x1a\x1e.headrace.v1.ReadViewsResponse\x12P\n" +
+	"\vExplainTask\x12\x1f.headrace.v1.ExplainTaskRequest\x1a .headrace.v1.ExplainTaskResponse\x12P\n" +
 	"\vReadRunning\x12\x1f.headrace.v1.ReadRunningRequest\x1a .headrace.v1.ReadRunningResponse\x12P\n" +
 	"\vApplyPauses\x12\x1f.headrace.v1.ApplyPausesRequest\x1a .headrace.v1.ApplyPausesResponse\x12M\n" +
 	"\n" +
@@ -2126,7 +2229,7 @@ func file_headrace_v1_peer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_peer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(PeerErrorCode)(0),            // 0: headrace.v1.PeerErrorCode
 	(*PeerError)(nil),             // 1: headrace.v1.PeerError
@@ -2140,87 +2243,94 @@ var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(*LiveTask)(nil),              // 9: headrace.v1.LiveTask
 	(*ReadViewsRequest)(nil),      // 10: headrace.v1.ReadViewsRequest
 	(*ReadViewsResponse)(nil),     // 11: headrace.v1.ReadViewsResponse
-	(*ReadRunningRequest)(nil),    // 12: headrace.v1.ReadRunningRequest
-	(*ReadRunningResponse)(nil),   // 13: headrace.v1.ReadRunningResponse
-	(*ReadLimitsRequest)(nil),     // 14: headrace.v1.ReadLimitsRequest
-	(*ReadLimitsResponse)(nil),    // 15: headrace.v1.ReadLimitsResponse
-	(*ReadBoundsRequest)(nil),     // 16: headrace.v1.ReadBoundsRequest
-	(*ReadBoundsResponse)(nil),    // 17: headrace.v1.ReadBoundsResponse
-	(*ApplyPausesRequest)(nil),    // 18: headrace.v1.ApplyPausesRequest
-	(*ApplyPausesResponse)(nil),   // 19: headrace.v1.ApplyPausesResponse
-	(*WatchTasksRequest)(nil),     // 20: headrace.v1.WatchTasksRequest
-	(*WatchTasksResponse)(nil),    // 21: headrace.v1.WatchTasksResponse
-	(*StreamStatsRequest)(nil),    // 22: headrace.v1.StreamStatsRequest
-	(*StreamStatsResponse)(nil),   // 23: headrace.v1.StreamStatsResponse
-	(*PeerTenantUsage)(nil),       // 24: headrace.v1.PeerTenantUsage
-	(*PeerPartitionStats)(nil),    // 25: headrace.v1.PeerPartitionStats
-	(*PollRosterRequest)(nil),     // 26: headrace.v1.PollRosterRequest
-	(*PollRosterResponse)(nil),    // 27: headrace.v1.PollRosterResponse
-	(*RosterChange)(nil),          // 28: headrace.v1.RosterChange
-	(TaskState)(0),                // 29: headrace.v1.TaskState
-	(CancelOutcome)(0),            // 30: headrace.v1.CancelOutcome
-	(*Token)(nil),                 // 31: headrace.v1.Token
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
-	(*Progress)(nil),              // 33: headrace.v1.Progress
-	(*LogLine)(nil),               // 34: headrace.v1.LogLine
-	(*Limit)(nil),                 // 35: headrace.v1.Limit
-	(*Bound)(nil),                 // 36: headrace.v1.Bound
-	(Band)(0),                     // 37: headrace.v1.Band
-	(*Node)(nil),                  // 38: headrace.v1.Node
+	(*ExplainTaskRequest)(nil),    // 12: headrace.v1.ExplainTaskRequest
+	(*ExplainTaskResponse)(nil),   // 13: headrace.v1.ExplainTaskResponse
+	(*ReadRunningRequest)(nil),    // 14: headrace.v1.ReadRunningRequest
+	(*ReadRunningResponse)(nil),   // 15: headrace.v1.ReadRunningResponse
+	(*ReadLimitsRequest)(nil),     // 16: headrace.v1.ReadLimitsRequest
+	(*ReadLimitsResponse)(nil),    // 17: headrace.v1.ReadLimitsResponse
+	(*ReadBoundsRequest)(nil),     // 18: headrace.v1.ReadBoundsRequest
+	(*ReadBoundsResponse)(nil),    // 19: headrace.v1.ReadBoundsResponse
+	(*ApplyPausesRequest)(nil),    // 20: headrace.v1.ApplyPausesRequest
+	(*ApplyPausesResponse)(nil),   // 21: headrace.v1.ApplyPausesResponse
+	(*WatchTasksRequest)(nil),     // 22: headrace.v1.WatchTasksRequest
+	(*WatchTasksResponse)(nil),    // 23: headrace.v1.WatchTasksResponse
+	(*StreamStatsRequest)(nil),    // 24: headrace.v1.StreamStatsRequest
+	(*StreamStatsResponse)(nil),   // 25: headrace.v1.StreamStatsResponse
+	(*PeerTenantUsage)(nil),       // 26: headrace.v1.PeerTenantUsage
+	(*PeerPartitionStats)(nil),    // 27: headrace.v1.PeerPartitionStats
+	(*PollRosterRequest)(nil),     // 28: headrace.v1.PollRosterRequest
+	(*PollRosterResponse)(nil),    // 29: headrace.v1.PollRosterResponse
+	(*RosterChange)(nil),          // 30: headrace.v1.RosterChange
+	(TaskState)(0),                // 31: headrace.v1.TaskState
+	(CancelOutcome)(0),            // 32: headrace.v1.CancelOutcome
+	(*Token)(nil),                 // 33: headrace.v1.Token
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	(*Progress)(nil),              // 35: headrace.v1.Progress
+	(*LogLine)(nil),               // 36: headrace.v1.LogLine
+	(*Explanation)(nil),           // 37: headrace.v1.Explanation
+	(*Limit)(nil),                 // 38: headrace.v1.Limit
+	(*Bound)(nil),                 // 39: headrace.v1.Bound
+	(Band)(0),                     // 40: headrace.v1.Band
+	(*Node)(nil),                  // 41: headrace.v1.Node
 }
 var file_headrace_v1_peer_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.PeerError.code:type_name -> headrace.v1.PeerErrorCode
-	29, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
+	31, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
 	1,  // 2: headrace.v1.ForwardSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 3: headrace.v1.ForwardSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 4: headrace.v1.PeerSubmitItem.error:type_name -> headrace.v1.PeerError
 	1,  // 5: headrace.v1.LookSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 6: headrace.v1.LookSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 7: headrace.v1.ForwardCancelResponse.error:type_name -> headrace.v1.PeerError
-	30, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	31, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
-	32, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
-	32, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
-	32, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
-	33, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
-	34, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
+	32, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	33, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
+	34, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
+	34, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
+	34, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
+	35, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
+	36, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
 	9,  // 15: headrace.v1.ReadViewsResponse.tasks:type_name -> headrace.v1.LiveTask
-	35, // 16: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
-	36, // 17: headrace.v1.ReadBoundsResponse.bounds:type_name -> headrace.v1.Bound
-	37, // 18: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
-	1,  // 19: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
-	9,  // 20: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
-	25, // 21: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
-	38, // 22: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
-	24, // 23: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
-	28, // 24: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
-	2,  // 25: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
-	5,  // 26: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
-	7,  // 27: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
-	10, // 28: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
-	12, // 29: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
-	18, // 30: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
-	14, // 31: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
-	16, // 32: headrace.v1.PeerService.ReadBounds:input_type -> headrace.v1.ReadBoundsRequest
-	20, // 33: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
-	22, // 34: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
-	26, // 35: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
-	3,  // 36: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
-	6,  // 37: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
-	8,  // 38: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
-	11, // 39: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
-	13, // 40: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
-	19, // 41: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
-	15, // 42: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
-	17, // 43: headrace.v1.PeerService.ReadBounds:output_type -> headrace.v1.ReadBoundsResponse
-	21, // 44: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
-	23, // 45: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
-	27, // 46: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
-	36, // [36:47] is the sub-list for method output_type
-	25, // [25:36] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	1,  // 16: headrace.v1.ExplainTaskResponse.error:type_name -> headrace.v1.PeerError
+	37, // 17: headrace.v1.ExplainTaskResponse.explanation:type_name -> headrace.v1.Explanation
+	38, // 18: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
+	39, // 19: headrace.v1.ReadBoundsResponse.bounds:type_name -> headrace.v1.Bound
+	40, // 20: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
+	1,  // 21: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
+	9,  // 22: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
+	27, // 23: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
+	41, // 24: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
+	26, // 25: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
+	30, // 26: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
+	2,  // 27: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
+	5,  // 28: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
+	7,  // 29: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
+	10, // 30: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
+	12, // 31: headrace.v1.PeerService.ExplainTask:input_type -> headrace.v1.ExplainTaskRequest
+	14, // 32: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
+	20, // 33: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
+	16, // 34: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
+	18, // 35: headrace.v1.PeerService.ReadBounds:input_type -> headrace.v1.ReadBoundsRequest
+	22, // 36: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
+	24, // 37: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
+	28, // 38: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
+	3,  // 39: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
+	6,  // 40: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
+	8,  // 41: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
+	11, // 42: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
+	13, // 43: headrace.v1.PeerService.ExplainTask:output_type -> headrace.v1.ExplainTaskResponse
+	15, // 44: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
+	21, // 45: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
+	17, // 46: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
+	19, // 47: headrace.v1.PeerService.ReadBounds:output_type -> headrace.v1.ReadBoundsResponse
+	23, // 48: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
+	25, // 49: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
+	29, // 50: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
+	39, // [39:51] is the sub-list for method output_type
+	27, // [27:39] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_peer_service_proto_init() }
@@ -2239,7 +2349,7 @@ func file_headrace_v1_peer_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_peer_service_proto_rawDesc), len(file_headrace_v1_peer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const (
 	PeerService_LookSubmit_FullMethodName    = "/headrace.v1.PeerService/LookSubmit"
 	PeerService_ForwardCancel_FullMethodName = "/headrace.v1.PeerService/ForwardCancel"
 	PeerService_ReadViews_FullMethodName     = "/headrace.v1.PeerService/ReadViews"
+	PeerService_ExplainTask_FullMethodName   = "/headrace.v1.PeerService/ExplainTask"
 	PeerService_ReadRunning_FullMethodName   = "/headrace.v1.PeerService/ReadRunning"
 	PeerService_ApplyPauses_FullMethodName   = "/headrace.v1.PeerService/ApplyPauses"
 	PeerService_ReadLimits_FullMethodName    = "/headrace.v1.PeerService/ReadLimits"
@@ -49,6 +50,8 @@ type PeerServiceClient interface {
 	ForwardCancel(ctx context.Context, in *ForwardCancelRequest, opts ...grpc.CallOption) (*ForwardCancelResponse, error)
 	// ReadViews returns what this node's memory has of tasks.
 	ReadViews(ctx context.Context, in *ReadViewsRequest, opts ...grpc.CallOption) (*ReadViewsResponse, error)
+	// ExplainTask says why a task of this node does not run.
+	ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error)
 	// ReadRunning returns the ids of a tenant's running tasks on this node, the newest starts first.
 	ReadRunning(ctx context.Context, in *ReadRunningRequest, opts ...grpc.CallOption) (*ReadRunningResponse, error)
 	// ApplyPauses brings a tenant's pause rules, and waits until nothing that a scope covers starts here any more.
@@ -109,6 +112,16 @@ func (c *peerServiceClient) ReadViews(ctx context.Context, in *ReadViewsRequest,
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReadViewsResponse)
 	err := c.cc.Invoke(ctx, PeerService_ReadViews_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerServiceClient) ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainTaskResponse)
+	err := c.cc.Invoke(ctx, PeerService_ExplainTask_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -214,6 +227,8 @@ type PeerServiceServer interface {
 	ForwardCancel(context.Context, *ForwardCancelRequest) (*ForwardCancelResponse, error)
 	// ReadViews returns what this node's memory has of tasks.
 	ReadViews(context.Context, *ReadViewsRequest) (*ReadViewsResponse, error)
+	// ExplainTask says why a task of this node does not run.
+	ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error)
 	// ReadRunning returns the ids of a tenant's running tasks on this node, the newest starts first.
 	ReadRunning(context.Context, *ReadRunningRequest) (*ReadRunningResponse, error)
 	// ApplyPauses brings a tenant's pause rules, and waits until nothing that a scope covers starts here any more.
@@ -251,6 +266,9 @@ func (UnimplementedPeerServiceServer) ForwardCancel(context.Context, *ForwardCan
 }
 func (UnimplementedPeerServiceServer) ReadViews(context.Context, *ReadViewsRequest) (*ReadViewsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadViews not implemented")
+}
+func (UnimplementedPeerServiceServer) ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainTask not implemented")
 }
 func (UnimplementedPeerServiceServer) ReadRunning(context.Context, *ReadRunningRequest) (*ReadRunningResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadRunning not implemented")
@@ -362,6 +380,24 @@ func _PeerService_ReadViews_Handler(srv interface{}, ctx context.Context, dec fu
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(PeerServiceServer).ReadViews(ctx, req.(*ReadViewsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PeerService_ExplainTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ExplainTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ExplainTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ExplainTask(ctx, req.(*ExplainTaskRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -496,6 +532,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadViews",
 			Handler:    _PeerService_ReadViews_Handler,
+		},
+		{
+			MethodName: "ExplainTask",
+			Handler:    _PeerService_ExplainTask_Handler,
 		},
 		{
 			MethodName: "ReadRunning",

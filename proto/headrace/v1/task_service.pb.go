@@ -1262,6 +1262,210 @@ func (x *ListLogsResponse) GetTruncated() bool {
 	return false
 }
 
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Task          *TaskRef               `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_headrace_v1_task_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_task_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_task_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ExplainRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetTask() *TaskRef {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type ExplainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Get, without payload and result. Absent: its database does not answer.
+	Task          *Task        `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	Explanation   *Explanation `protobuf:"bytes,2,opt,name=explanation,proto3" json:"explanation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_headrace_v1_task_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_task_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_task_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ExplainResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetExplanation() *Explanation {
+	if x != nil {
+		return x.Explanation
+	}
+	return nil
+}
+
+// Explanation says why a task does not run.
+type Explanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One of finished, running, in_flight, takeover, due_time, retry_time, retry_budget, paused, downstream_closed,
+	// downstream_limit, limit, held, handover, no_executor, executors_busy, waits_for_idle, store_slow, turn, no_owner,
+	// owner_unreachable, store_unreachable. There may be others later.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// One sentence.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// True: it is due and waits. Then so many of its function and band on its node are before it, at least and at most.
+	Queued   bool  `protobuf:"varint,3,opt,name=queued,proto3" json:"queued,omitempty"`
+	Ahead    int64 `protobuf:"varint,4,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	AheadMax int64 `protobuf:"varint,5,opt,name=ahead_max,json=aheadMax,proto3" json:"ahead_max,omitempty"`
+	// When it starts, from now; absent: unknown.
+	EtaMin        *durationpb.Duration `protobuf:"bytes,6,opt,name=eta_min,json=etaMin,proto3" json:"eta_min,omitempty"`
+	EtaMax        *durationpb.Duration `protobuf:"bytes,7,opt,name=eta_max,json=etaMax,proto3" json:"eta_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Explanation) Reset() {
+	*x = Explanation{}
+	mi := &file_headrace_v1_task_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Explanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Explanation) ProtoMessage() {}
+
+func (x *Explanation) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_task_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Explanation.ProtoReflect.Descriptor instead.
+func (*Explanation) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_task_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Explanation) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Explanation) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Explanation) GetQueued() bool {
+	if x != nil {
+		return x.Queued
+	}
+	return false
+}
+
+func (x *Explanation) GetAhead() int64 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
+}
+
+func (x *Explanation) GetAheadMax() int64 {
+	if x != nil {
+		return x.AheadMax
+	}
+	return 0
+}
+
+func (x *Explanation) GetEtaMin() *durationpb.Duration {
+	if x != nil {
+		return x.EtaMin
+	}
+	return nil
+}
+
+func (x *Explanation) GetEtaMax() *durationpb.Duration {
+	if x != nil {
+		return x.EtaMax
+	}
+	return nil
+}
+
 var File_headrace_v1_task_service_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_task_service_proto_rawDesc = "" +
@@ -1350,12 +1554,26 @@ const file_headrace_v1_task_service_proto_rawDesc = "" +
 	"\x04task\x18\x02 \x01(\v2\x14.headrace.v1.TaskRefR\x04task\"\\\n" +
 	"\x10ListLogsResponse\x12*\n" +
 	"\x05lines\x18\x01 \x03(\v2\x14.headrace.v1.LogLineR\x05lines\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated*\x90\x01\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"R\n" +
+	"\x0eExplainRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12(\n" +
+	"\x04task\x18\x02 \x01(\v2\x14.headrace.v1.TaskRefR\x04task\"t\n" +
+	"\x0fExplainResponse\x12%\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.headrace.v1.TaskR\x04task\x12:\n" +
+	"\vexplanation\x18\x02 \x01(\v2\x18.headrace.v1.ExplanationR\vexplanation\"\xec\x01\n" +
+	"\vExplanation\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
+	"\x06queued\x18\x03 \x01(\bR\x06queued\x12\x14\n" +
+	"\x05ahead\x18\x04 \x01(\x03R\x05ahead\x12\x1b\n" +
+	"\tahead_max\x18\x05 \x01(\x03R\baheadMax\x122\n" +
+	"\aeta_min\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06etaMin\x122\n" +
+	"\aeta_max\x18\a \x01(\v2\x19.google.protobuf.DurationR\x06etaMax*\x90\x01\n" +
 	"\rCancelOutcome\x12\x1e\n" +
 	"\x1aCANCEL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CANCEL_OUTCOME_CANCELLED\x10\x01\x12\x1c\n" +
 	"\x18CANCEL_OUTCOME_REQUESTED\x10\x02\x12#\n" +
-	"\x1fCANCEL_OUTCOME_ALREADY_FINISHED\x10\x032\xb9\x04\n" +
+	"\x1fCANCEL_OUTCOME_ALREADY_FINISHED\x10\x032\xff\x04\n" +
 	"\vTaskService\x12A\n" +
 	"\x06Submit\x12\x1a.headrace.v1.SubmitRequest\x1a\x1b.headrace.v1.SubmitResponse\x12P\n" +
 	"\vSubmitBatch\x12\x1f.headrace.v1.SubmitBatchRequest\x1a .headrace.v1.SubmitBatchResponse\x128\n" +
@@ -1364,7 +1582,8 @@ const file_headrace_v1_task_service_proto_rawDesc = "" +
 	"\x04Wait\x12\x18.headrace.v1.WaitRequest\x1a\x19.headrace.v1.WaitResponse0\x01\x12A\n" +
 	"\x06Cancel\x12\x1a.headrace.v1.CancelRequest\x1a\x1b.headrace.v1.CancelResponse\x12S\n" +
 	"\fListAttempts\x12 .headrace.v1.ListAttemptsRequest\x1a!.headrace.v1.ListAttemptsResponse\x12G\n" +
-	"\bListLogs\x12\x1c.headrace.v1.ListLogsRequest\x1a\x1d.headrace.v1.ListLogsResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
+	"\bListLogs\x12\x1c.headrace.v1.ListLogsRequest\x1a\x1d.headrace.v1.ListLogsResponse\x12D\n" +
+	"\aExplain\x12\x1b.headrace.v1.ExplainRequest\x1a\x1c.headrace.v1.ExplainResponseB;Z9github.com/headrace/headrace/proto/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_task_service_proto_rawDescOnce sync.Once
@@ -1379,7 +1598,7 @@ func file_headrace_v1_task_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_headrace_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_headrace_v1_task_service_proto_goTypes = []any{
 	(CancelOutcome)(0),           // 0: headrace.v1.CancelOutcome
 	(*SubmitRequest)(nil),        // 1: headrace.v1.SubmitRequest
@@ -1401,57 +1620,67 @@ var file_headrace_v1_task_service_proto_goTypes = []any{
 	(*ListAttemptsResponse)(nil), // 17: headrace.v1.ListAttemptsResponse
 	(*ListLogsRequest)(nil),      // 18: headrace.v1.ListLogsRequest
 	(*ListLogsResponse)(nil),     // 19: headrace.v1.ListLogsResponse
-	nil,                          // 20: headrace.v1.SubmitError.MetadataEntry
-	(*TaskSpec)(nil),             // 21: headrace.v1.TaskSpec
-	(*durationpb.Duration)(nil),  // 22: google.protobuf.Duration
-	(*Task)(nil),                 // 23: headrace.v1.Task
-	(TaskState)(0),               // 24: headrace.v1.TaskState
-	(*Attempt)(nil),              // 25: headrace.v1.Attempt
-	(*LogLine)(nil),              // 26: headrace.v1.LogLine
+	(*ExplainRequest)(nil),       // 20: headrace.v1.ExplainRequest
+	(*ExplainResponse)(nil),      // 21: headrace.v1.ExplainResponse
+	(*Explanation)(nil),          // 22: headrace.v1.Explanation
+	nil,                          // 23: headrace.v1.SubmitError.MetadataEntry
+	(*TaskSpec)(nil),             // 24: headrace.v1.TaskSpec
+	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
+	(*Task)(nil),                 // 26: headrace.v1.Task
+	(TaskState)(0),               // 27: headrace.v1.TaskState
+	(*Attempt)(nil),              // 28: headrace.v1.Attempt
+	(*LogLine)(nil),              // 29: headrace.v1.LogLine
 }
 var file_headrace_v1_task_service_proto_depIdxs = []int32{
-	21, // 0: headrace.v1.SubmitRequest.task:type_name -> headrace.v1.TaskSpec
-	22, // 1: headrace.v1.SubmitResponse.eta_min:type_name -> google.protobuf.Duration
-	22, // 2: headrace.v1.SubmitResponse.eta_max:type_name -> google.protobuf.Duration
-	21, // 3: headrace.v1.SubmitBatchRequest.tasks:type_name -> headrace.v1.TaskSpec
+	24, // 0: headrace.v1.SubmitRequest.task:type_name -> headrace.v1.TaskSpec
+	25, // 1: headrace.v1.SubmitResponse.eta_min:type_name -> google.protobuf.Duration
+	25, // 2: headrace.v1.SubmitResponse.eta_max:type_name -> google.protobuf.Duration
+	24, // 3: headrace.v1.SubmitBatchRequest.tasks:type_name -> headrace.v1.TaskSpec
 	5,  // 4: headrace.v1.SubmitBatchResponse.outcomes:type_name -> headrace.v1.SubmitOutcome
 	6,  // 5: headrace.v1.SubmitOutcome.error:type_name -> headrace.v1.SubmitError
-	22, // 6: headrace.v1.SubmitError.retry_after:type_name -> google.protobuf.Duration
-	20, // 7: headrace.v1.SubmitError.metadata:type_name -> headrace.v1.SubmitError.MetadataEntry
+	25, // 6: headrace.v1.SubmitError.retry_after:type_name -> google.protobuf.Duration
+	23, // 7: headrace.v1.SubmitError.metadata:type_name -> headrace.v1.SubmitError.MetadataEntry
 	7,  // 8: headrace.v1.GetRequest.task:type_name -> headrace.v1.TaskRef
-	23, // 9: headrace.v1.GetResponse.task:type_name -> headrace.v1.Task
-	24, // 10: headrace.v1.ListRequest.state:type_name -> headrace.v1.TaskState
-	23, // 11: headrace.v1.ListResponse.tasks:type_name -> headrace.v1.Task
+	26, // 9: headrace.v1.GetResponse.task:type_name -> headrace.v1.Task
+	27, // 10: headrace.v1.ListRequest.state:type_name -> headrace.v1.TaskState
+	26, // 11: headrace.v1.ListResponse.tasks:type_name -> headrace.v1.Task
 	7,  // 12: headrace.v1.WaitRequest.task:type_name -> headrace.v1.TaskRef
-	23, // 13: headrace.v1.WaitResponse.task:type_name -> headrace.v1.Task
+	26, // 13: headrace.v1.WaitResponse.task:type_name -> headrace.v1.Task
 	7,  // 14: headrace.v1.CancelRequest.task:type_name -> headrace.v1.TaskRef
 	0,  // 15: headrace.v1.CancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	23, // 16: headrace.v1.CancelResponse.task:type_name -> headrace.v1.Task
+	26, // 16: headrace.v1.CancelResponse.task:type_name -> headrace.v1.Task
 	7,  // 17: headrace.v1.ListAttemptsRequest.task:type_name -> headrace.v1.TaskRef
-	25, // 18: headrace.v1.ListAttemptsResponse.attempts:type_name -> headrace.v1.Attempt
+	28, // 18: headrace.v1.ListAttemptsResponse.attempts:type_name -> headrace.v1.Attempt
 	7,  // 19: headrace.v1.ListLogsRequest.task:type_name -> headrace.v1.TaskRef
-	26, // 20: headrace.v1.ListLogsResponse.lines:type_name -> headrace.v1.LogLine
-	1,  // 21: headrace.v1.TaskService.Submit:input_type -> headrace.v1.SubmitRequest
-	3,  // 22: headrace.v1.TaskService.SubmitBatch:input_type -> headrace.v1.SubmitBatchRequest
-	8,  // 23: headrace.v1.TaskService.Get:input_type -> headrace.v1.GetRequest
-	10, // 24: headrace.v1.TaskService.List:input_type -> headrace.v1.ListRequest
-	12, // 25: headrace.v1.TaskService.Wait:input_type -> headrace.v1.WaitRequest
-	14, // 26: headrace.v1.TaskService.Cancel:input_type -> headrace.v1.CancelRequest
-	16, // 27: headrace.v1.TaskService.ListAttempts:input_type -> headrace.v1.ListAttemptsRequest
-	18, // 28: headrace.v1.TaskService.ListLogs:input_type -> headrace.v1.ListLogsRequest
-	2,  // 29: headrace.v1.TaskService.Submit:output_type -> headrace.v1.SubmitResponse
-	4,  // 30: headrace.v1.TaskService.SubmitBatch:output_type -> headrace.v1.SubmitBatchResponse
-	9,  // 31: headrace.v1.TaskService.Get:output_type -> headrace.v1.GetResponse
-	11, // 32: headrace.v1.TaskService.List:output_type -> headrace.v1.ListResponse
-	13, // 33: headrace.v1.TaskService.Wait:output_type -> headrace.v1.WaitResponse
-	15, // 34: headrace.v1.TaskService.Cancel:output_type -> headrace.v1.CancelResponse
-	17, // 35: headrace.v1.TaskService.ListAttempts:output_type -> headrace.v1.ListAttemptsResponse
-	19, // 36: headrace.v1.TaskService.ListLogs:output_type -> headrace.v1.ListLogsResponse
-	29, // [29:37] is the sub-list for method output_type
-	21, // [21:29] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	29, // 20: headrace.v1.ListLogsResponse.lines:type_name -> headrace.v1.LogLine
+	7,  // 21: headrace.v1.ExplainRequest.task:type_name -> headrace.v1.TaskRef
+	26, // 22: headrace.v1.ExplainResponse.task:type_name -> headrace.v1.Task
+	22, // 23: headrace.v1.ExplainResponse.explanation:type_name -> headrace.v1.Explanation
+	25, // 24: headrace.v1.Explanation.eta_min:type_name -> google.protobuf.Duration
+	25, // 25: headrace.v1.Explanation.eta_max:type_name -> google.protobuf.Duration
+	1,  // 26: headrace.v1.TaskService.Submit:input_type -> headrace.v1.SubmitRequest
+	3,  // 27: headrace.v1.TaskService.SubmitBatch:input_type -> headrace.v1.SubmitBatchRequest
+	8,  // 28: headrace.v1.TaskService.Get:input_type -> headrace.v1.GetRequest
+	10, // 29: headrace.v1.TaskService.List:input_type -> headrace.v1.ListRequest
+	12, // 30: headrace.v1.TaskService.Wait:input_type -> headrace.v1.WaitRequest
+	14, // 31: headrace.v1.TaskService.Cancel:input_type -> headrace.v1.CancelRequest
+	16, // 32: headrace.v1.TaskService.ListAttempts:input_type -> headrace.v1.ListAttemptsRequest
+	18, // 33: headrace.v1.TaskService.ListLogs:input_type -> headrace.v1.ListLogsRequest
+	20, // 34: headrace.v1.TaskService.Explain:input_type -> headrace.v1.ExplainRequest
+	2,  // 35: headrace.v1.TaskService.Submit:output_type -> headrace.v1.SubmitResponse
+	4,  // 36: headrace.v1.TaskService.SubmitBatch:output_type -> headrace.v1.SubmitBatchResponse
+	9,  // 37: headrace.v1.TaskService.Get:output_type -> headrace.v1.GetResponse
+	11, // 38: headrace.v1.TaskService.List:output_type -> headrace.v1.ListResponse
+	13, // 39: headrace.v1.TaskService.Wait:output_type -> headrace.v1.WaitResponse
+	15, // 40: headrace.v1.TaskService.Cancel:output_type -> headrace.v1.CancelResponse
+	17, // 41: headrace.v1.TaskService.ListAttempts:output_type -> headrace.v1.ListAttemptsResponse
+	19, // 42: headrace.v1.TaskService.ListLogs:output_type -> headrace.v1.ListLogsResponse
+	21, // 43: headrace.v1.TaskService.Explain:output_type -> headrace.v1.ExplainResponse
+	35, // [35:44] is the sub-list for method output_type
+	26, // [26:35] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_task_service_proto_init() }
@@ -1470,7 +1699,7 @@ func file_headrace_v1_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_task_service_proto_rawDesc), len(file_headrace_v1_task_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

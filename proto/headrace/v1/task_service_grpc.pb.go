@@ -27,6 +27,7 @@ const (
 	TaskService_Cancel_FullMethodName       = "/headrace.v1.TaskService/Cancel"
 	TaskService_ListAttempts_FullMethodName = "/headrace.v1.TaskService/ListAttempts"
 	TaskService_ListLogs_FullMethodName     = "/headrace.v1.TaskService/ListLogs"
+	TaskService_Explain_FullMethodName      = "/headrace.v1.TaskService/Explain"
 )
 
 // TaskServiceClient is the client API for TaskService service.
@@ -52,6 +53,8 @@ type TaskServiceClient interface {
 	ListAttempts(ctx context.Context, in *ListAttemptsRequest, opts ...grpc.CallOption) (*ListAttemptsResponse, error)
 	// ListLogs returns the kept log lines of a task's tries, oldest first.
 	ListLogs(ctx context.Context, in *ListLogsRequest, opts ...grpc.CallOption) (*ListLogsResponse, error)
+	// Explain says why a task does not run, how many are before it, and when it starts.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
 type taskServiceClient struct {
@@ -151,6 +154,16 @@ func (c *taskServiceClient) ListLogs(ctx context.Context, in *ListLogsRequest, o
 	return out, nil
 }
 
+func (c *taskServiceClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, TaskService_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TaskServiceServer is the server API for TaskService service.
 // All implementations must embed UnimplementedTaskServiceServer
 // for forward compatibility.
@@ -174,6 +187,8 @@ type TaskServiceServer interface {
 	ListAttempts(context.Context, *ListAttemptsRequest) (*ListAttemptsResponse, error)
 	// ListLogs returns the kept log lines of a task's tries, oldest first.
 	ListLogs(context.Context, *ListLogsRequest) (*ListLogsResponse, error)
+	// Explain says why a task does not run, how many are before it, and when it starts.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedTaskServiceServer()
 }
 
@@ -207,6 +222,9 @@ func (UnimplementedTaskServiceServer) ListAttempts(context.Context, *ListAttempt
 }
 func (UnimplementedTaskServiceServer) ListLogs(context.Context, *ListLogsRequest) (*ListLogsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListLogs not implemented")
+}
+func (UnimplementedTaskServiceServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
 }
 func (UnimplementedTaskServiceServer) mustEmbedUnimplementedTaskServiceServer() {}
 func (UnimplementedTaskServiceServer) testEmbeddedByValue()                     {}
@@ -366,6 +384,24 @@ func _TaskService_ListLogs_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TaskService_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TaskService_ServiceDesc is the grpc.ServiceDesc for TaskService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -400,6 +436,10 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListLogs",
 			Handler:    _TaskService_ListLogs_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _TaskService_Explain_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
