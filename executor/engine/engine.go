@@ -69,7 +69,7 @@ type Engine struct {
 	cfg       Config
 	functions map[functionKey]int
 
-	tries   map[task.ID]*Try // at most one per task: running, ended or done
+	tries   map[task.ID]*Try // at most one per task: running or ended
 	running int              // tries in state running; each holds a slot
 	ended   int              // tries in state ended: the outcome waits to be committed
 	kept    int              // bytes of their results
@@ -79,8 +79,7 @@ type Engine struct {
 	last     SessionID
 	grants   uint64 // of credit to sessions that wanted it
 
-	done      []*Try // done, oldest first: kept so that a late copy of the push starts nothing
-	doneFrom  int    // done[:doneFrom] are forgotten already
+	past      past // tries that are done; none of a task that tries holds
 	timers    timerHeap
 	orphanAt  time.Time // next look at orphan timers
 	resendAt  time.Time // next look at outcomes that were not answered
@@ -112,6 +111,7 @@ func New(cfg Config) *Engine {
 		cfg:       cfg,
 		functions: make(map[functionKey]int, len(cfg.Functions)),
 		tries:     make(map[task.ID]*Try),
+		past:      past{tokens: make(map[task.ID]task.Token)},
 		parts:     make(map[uint32]*partition),
 		fx:        new(Effects),
 		spare:     new(Effects),

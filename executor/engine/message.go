@@ -118,7 +118,7 @@ func (e *Engine) hello(now time.Time, s *session) *headracev1.Hello {
 	}
 	var claimed []*Try
 	for _, t := range e.tries {
-		if owner := t.part.live(); t.state != done && !t.void && (owner == nil || owner == s) {
+		if owner := t.part.live(); !t.void && (owner == nil || owner == s) {
 			claimed = append(claimed, t)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 type partition struct {
 	number uint32
 	epoch  uint64   // newest known
+	newest uint64   // highest number of a task that ran here; pushes come about in order, so mostly the next one is above
 	owner  *session // that named this epoch; may be closed; nil: none
 	// answeredAt is when the newest beat was sent that an owner answered for this partition. An answer of
 	// an older owner stays good: it looked into the store before the epoch was raised, so the beat was

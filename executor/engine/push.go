@@ -20,7 +20,7 @@ func (e *Engine) held(id []byte, tok *headracev1.Token) *Try {
 		return nil
 	}
 	t := e.tries[task.ID(id)]
-	if t == nil || t.state == done || t.Token != token(tok) {
+	if t == nil || t.Token != token(tok) {
 		return nil
 	}
 	return t
@@ -45,14 +45,23 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 		s.pushed()
 		return headracev1.Refusal_REFUSAL_FUNCTION, 0 // no such task could run here
 	}
-	old := e.tries[id]
-	if old != nil && old.Token == tok && !(old.state == done && mutant.On("duplicate-starts")) {
+	part := e.partition(id.Partition())
+	var old *Try
+	var over task.Token // of one that is done
+	if id.Seq() <= part.newest {
+		if old = e.tries[id]; old == nil {
+			over = e.past.tokens[id]
+		}
+	}
+	if old != nil && old.Token == tok || over == tok && !mutant.On("duplicate-starts") {
 		return taken, 0 // a second copy; it is no push of its own
 	}
 	s.pushed()
-	part := e.partition(id.Partition())
 	if !part.command(s, tok.Epoch) {
 		return headracev1.Refusal_REFUSAL_EPOCH, part.epoch
+	}
+	if over.After(tok) {
+		return headracev1.Refusal_REFUSAL_STALE, 0
 	}
 	if old != nil {
 		if old.Token.After(tok) {
@@ -95,6 +104,10 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 		t.beatAt = now
 	}
 	e.tries[id] = t
+	if !over.IsZero() {
+		delete(e.past.tokens, id)
+	}
+	part.newest = max(part.newest, id.Seq())
 	if e.running == 0 {
 		e.orphanAt = now.Add(BeatEvery)
 	}

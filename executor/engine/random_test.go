@@ -431,7 +431,7 @@ func (w *world) settle() {
 	}
 	w.advance(2 * time.Second)
 	e := w.e
-	if n := len(e.tries); n != 0 || e.running != 0 || e.ended != 0 || e.kept != 0 || e.logBytes != 0 || len(e.timers) != 0 || len(e.done)-e.doneFrom != 0 {
+	if n := len(e.tries); n != 0 || e.running != 0 || e.ended != 0 || e.kept != 0 || e.logBytes != 0 || len(e.timers) != 0 || len(e.past.tokens) != 0 || len(e.past.line)-e.past.from != 0 {
 		w.fail("at the end: %d tries, %d running, %d ended, %d bytes, %d of logs, %d timers", n, e.running, e.ended, e.kept, e.logBytes, len(e.timers))
 	}
 	for k, n := range w.asked {

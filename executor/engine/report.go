@@ -205,7 +205,7 @@ func (e *Engine) refused(now time.Time, t *Try) {
 	e.dirty = true
 }
 
-// finish forgets all of a try but its token.
+// finish forgets all of a try but its token, that for a while.
 func (e *Engine) finish(now time.Time, t *Try) {
 	if t.state == ended {
 		e.ended--
@@ -216,32 +216,11 @@ func (e *Engine) finish(now time.Time, t *Try) {
 	}
 	t.state = done
 	t.outcome, t.report, t.Push, t.Data = nil, nil, nil, nil // its payload may be large
-	if t.late(now) {
-		e.drop(t)
-	} else {
-		e.done = append(e.done, t)
+	delete(e.tries, t.ID)
+	if !t.late(now) {
+		e.past.add(t)
 	}
 }
 
 // late reports whether a second copy of t's push would be refused as stale.
 func (t *Try) late(now time.Time) bool { return now.Sub(t.beatAt) > ShelfLife }
-
-func (e *Engine) drop(t *Try) {
-	if e.tries[t.ID] == t {
-		delete(e.tries, t.ID)
-	}
-}
-
-// forget drops tries that are done and of which no copy can start any more.
-func (e *Engine) forget(now time.Time) {
-	for e.doneFrom < len(e.done) && e.done[e.doneFrom].late(now) {
-		e.drop(e.done[e.doneFrom])
-		e.done[e.doneFrom] = nil
-		e.doneFrom++
-	}
-	if e.doneFrom > len(e.done)/2 {
-		n := copy(e.done, e.done[e.doneFrom:])
-		clear(e.done[n:])
-		e.done, e.doneFrom = e.done[:n], 0
-	}
-}

@@ -87,7 +87,7 @@ func (s *script) run(d *datadriven.TestData) string {
 		s.advance(s.duration(arg(0)))
 	case "state":
 		drained, _ := s.e.Drained()
-		fmt.Fprintf(&s.out, "running %d, unconfirmed %d, remembered %d, drained %v\n", s.e.Running(), s.e.Unconfirmed(), len(s.e.tries), drained)
+		fmt.Fprintf(&s.out, "running %d, unconfirmed %d, remembered %d, drained %v\n", s.e.Running(), s.e.Unconfirmed(), len(s.e.tries)+len(s.e.past.tokens), drained)
 	default:
 		d.Fatalf(s.t, "unknown command %s", d.Cmd)
 	}

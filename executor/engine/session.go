@@ -105,7 +105,7 @@ func (e *Engine) Held(id SessionID) int {
 		return 0
 	}
 	for _, t := range e.tries {
-		if t.state != done && t.part.owner == s {
+		if t.part.owner == s {
 			n++
 		}
 	}
@@ -122,7 +122,7 @@ func (e *Engine) Receive(now time.Time, id SessionID, m *headracev1.SessionRespo
 		}
 		s = e.sessions[len(e.sessions)-1]
 	}
-	e.forget(now)
+	e.past.forget(now)
 	if m.Welcome != nil {
 		e.welcome(s, m.Welcome)
 	}

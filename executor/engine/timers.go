@@ -46,7 +46,7 @@ func (e *Engine) Next() time.Time {
 
 // Tick does what has come due by now: timeouts, orphan timers, overdue cancels, the drain.
 func (e *Engine) Tick(now time.Time) {
-	e.forget(now)
+	e.past.forget(now)
 	for len(e.timers) > 0 && !e.timers[0].wakeAt.After(now) {
 		t := e.timers[0]
 		e.timers.remove(t)
