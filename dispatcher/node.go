@@ -71,6 +71,7 @@ type Node struct {
 	pauses     *pause.Registry
 	limits     *limits.Limits
 	bounds     *limits.Bounds
+	shares     *peer.Shares // nil: there is no other node
 	tenants    *tenants.Registry
 	door       *door.Door
 	push       *push.Server
@@ -205,7 +206,7 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	n.loop, err = loop.New(loop.Config{
 		Hand:      hand,
-		Core:      core.Config{Random: random, Standing: n.door.Standing, Roster: n.roster != nil, Handles: n.onTask()},
+		Core:      core.Config{Random: random, Standing: n.door.Standing, Roster: n.roster != nil, Shared: n.roster != nil, Handles: n.onTask()},
 		Roster:    n.tellRoster(),
 		Databases: dbs,
 		Now:       n.clock.Now,
@@ -223,6 +224,9 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	n.router = peer.NewRouter(peer.Config{NodeID: n.id, Directory: n.member.Directory, Dial: n.peerDial(res.sole), Logger: n.cfg.Logger,
 		RosterLife: life, Session: n.member.Session, Now: n.clock.Now}, n.loop)
+	if !res.sole {
+		n.shares = peer.NewShares(n.router, n.loop, n.clock.Now)
+	}
 	n.pauses, err = pause.New(pause.Config{KV: res.registry, Now: n.clock.Now, Changed: n.loop.SetPauses, Logger: n.cfg.Logger})
 	if err != nil {
 		return err
@@ -231,7 +235,7 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
-	n.bounds, err = limits.NewBounds(limits.Config[task.Bound]{KV: res.registry, Now: n.clock.Now, Changed: n.loop.SetBounds, Logger: n.cfg.Logger})
+	n.bounds, err = limits.NewBounds(limits.Config[task.Bound]{KV: res.registry, Now: n.clock.Now, Changed: n.setBounds, Logger: n.cfg.Logger})
 	if err != nil {
 		return err
 	}
@@ -239,7 +243,7 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
-	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring, n.door.Report)
+	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring, n.door.Report, n.shares)
 	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.rules, n.clock.Now, n.cfg.Logger, n.member.Events())
 	n.owners.cut = n.cutFrom
 	n.owners.ready, n.owners.roster = n.setServing, n.router.Executors
@@ -302,6 +306,14 @@ func (n *Node) build(res *resources) (err error) {
 	reflection.Register(n.grpc)
 	n.http = n.pages()
 	return nil
+}
+
+// setBounds takes the limits that a tenant's user has set.
+func (n *Node) setBounds(tenant string, bs []task.Bound) {
+	n.loop.SetBounds(tenant, bs)
+	if n.shares != nil {
+		n.shares.SetBounds(tenant, bs)
+	}
 }
 
 // rules returns once the engine has all rules that a new owner must know before its first push.

@@ -73,6 +73,9 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	wg.Go(func() { _ = n.bounds.Run(memberCtx) })
 	wg.Go(func() { _ = n.tenants.Run(memberCtx) })
 	wg.Go(func() { n.door.Run(loopCtx) })
+	if n.shares != nil {
+		wg.Go(func() { n.shares.Run(loopCtx) })
+	}
 	part("gRPC", func() error {
 		if err := n.grpc.Serve(grpcLis); !errors.Is(err, grpc.ErrServerStopped) {
 			return err

@@ -48,6 +48,9 @@ type Config struct {
 	// Roster says that other nodes may take this one's partitions over: an executor gets pushes only once they
 	// know of it (Effects.Roster, Listed). False: there is no other.
 	Roster bool
+	// Shared says that the limits that users set are of all nodes together: this one starts what GrantBounds allows.
+	// False: there is no other.
+	Shared bool
 	// Handles, if set, is told each task that was read from the store and is about to be scheduled, and each that is
 	// about to be pushed: a place to die at, for tests.
 	Handles func(*store.Task)
@@ -287,6 +290,8 @@ type PartitionStat struct {
 //	SetLimits(now time.Time, tenant string, ls []task.Limit)      what operators say of adaptive limits, all of it
 //	ResetLimit(now time.Time, tenant, downstream string) bool
 //	SetBounds(now time.Time, tenant string, bs []task.Bound)      limits that users set, all of them
+//	BoundReport(now time.Time) BoundReport                        what the coordinators of shared bounds are told
+//	GrantBounds(now time.Time, gs BoundGrants)                    and what they answer
 //	BoundStates(tenant, afterTenant, afterFunction string, most int) []BoundState
 //	LimitStates(tenant, downstream, afterTenant, afterDownstream string, most int) []LimitState
 //	Watch(now time.Time, w WatchID, id task.ID)             Effects.Events until Unwatch or the end

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/flowcontrol/gcra"
+	"github.com/headrace/headrace/flowcontrol/shares"
 	"github.com/headrace/headrace/task"
 )
 
@@ -18,6 +19,9 @@ import (
 // A try counts from its choice to its end, also one that is taken over. While a takeover lasts nobody knows all that
 // runs: no bound of tries lets anything start then, for settleMax at most. What runs in a partition that was lost counts
 // on until somebody has taken it over.
+//
+// With Config.Shared the limit is all nodes' together, and this one has a lease of it (flowcontrol/shares): the shell brings
+// BoundReport to the coordinator, and GrantBounds what it answers. Then it is the coordinator who waits for takeovers.
 
 // settleMax is how long a bound waits for what runs and isn't known: as long as an executor without an owner goes on.
 const settleMax = 30 * time.Second
@@ -29,13 +33,16 @@ type bound struct {
 	function *function // nil: the tenant's own
 	gone     int       // tries of partitions that were lost
 	rate     gcra.Limiter
+	lease    shares.Lease // of a shared one
+	usedAt   time.Time    // when a try began or ended last
 	shut     bool
-	timer    timer // when the rate lets the next one start
+	timer    timer // when the rate lets the next one start, or the lease ends
 }
 
 // goneTries are what ran in a partition when it was lost.
 type goneTries struct {
 	partition uint32
+	epoch     uint64
 	until     time.Time
 	bounds    map[*bound]int
 }
@@ -117,9 +124,15 @@ func (b *bound) per() gcra.Rate {
 
 // update looks whether something may start, and lets the flows in or out of the order.
 func (b *bound) update(c *Core) {
-	shut := b.rule.Concurrency > 0 && (b.running() >= b.rule.Concurrency || len(c.settling) > 0)
+	shut := b.rule.Concurrency > 0 && (b.running() >= b.allowed(c) || !c.cfg.Shared && len(c.settling) > 0)
 	var again time.Time
-	if !shut && b.rule.Rate > 0 {
+	switch {
+	case c.cfg.Shared:
+		shut = shut || b.rule.Rate > 0 && b.lease.Tokens(c.now) == 0
+		if !shut {
+			again = b.lease.Ends(c.now)
+		}
+	case !shut && b.rule.Rate > 0:
 		if wait := b.rate.Wait(c.now, b.per(), 1); wait > 0 {
 			shut, again = true, c.now.Add(wait)
 		}
@@ -129,6 +142,14 @@ func (b *bound) update(c *Core) {
 		b.shut = shut
 		b.moved(c)
 	}
+}
+
+// allowed is how many tries this node may have at once.
+func (b *bound) allowed(c *Core) int {
+	if c.cfg.Shared {
+		return b.lease.Share(c.now)
+	}
+	return b.rule.Concurrency
 }
 
 func (b *bound) alarm(c *Core) { b.update(c) }
@@ -148,18 +169,22 @@ func (b *bound) moved(c *Core) {
 
 // boundsChanged is called when a try of a function begins or ends.
 func (c *Core) boundsChanged(f *function) {
-	if b := f.tenant.bound; b != nil {
-		b.update(c)
-	}
-	if f.bound != nil {
-		f.bound.update(c)
+	for _, b := range [...]*bound{f.tenant.bound, f.bound} {
+		if b != nil {
+			b.usedAt = c.now
+			b.update(c)
+		}
 	}
 }
 
 // boundStarts counts a new start. What is overdrawn is waited for by the next.
 func (c *Core) boundStarts(f *function) {
 	for _, b := range [...]*bound{f.tenant.bound, f.bound} {
-		if b != nil && b.rule.Rate > 0 {
+		switch {
+		case b == nil || b.rule.Rate == 0:
+		case c.cfg.Shared:
+			b.lease.Spend()
+		default:
 			b.rate.Take(c.now, b.per(), 1)
 		}
 	}
@@ -190,7 +215,9 @@ func (b *bound) why(c *Core) string {
 		return ""
 	case b.rule.Concurrency > 0 && n >= b.rule.Concurrency:
 		return fmt.Sprintf("limit of %s: %d of %d running", of, n, b.rule.Concurrency)
-	case b.rule.Concurrency > 0 && len(c.settling) > 0:
+	case c.cfg.Shared && b.rule.Concurrency > 0 && n >= b.allowed(c):
+		return fmt.Sprintf("limit of %s: %d of %d running on this node, its share of %d", of, n, b.allowed(c), b.rule.Concurrency)
+	case !c.cfg.Shared && b.rule.Concurrency > 0 && len(c.settling) > 0:
 		return fmt.Sprintf("limit of %s: what runs is being counted after a change of owners", of)
 	}
 	return fmt.Sprintf("limit of %s: %g starts a second", of, b.rule.Rate)
@@ -253,7 +280,7 @@ func (c *Core) leaves(p *partition) {
 	if len(c.bounds) == 0 {
 		return
 	}
-	g := &goneTries{partition: p.id, until: c.now.Add(settleMax), bounds: map[*bound]int{}}
+	g := &goneTries{partition: p.id, epoch: uint64(p.epoch), until: c.now.Add(settleMax), bounds: map[*bound]int{}}
 	for _, it := range p.items { // the order does not matter: they are counted
 		if it.try == nil {
 			continue
@@ -310,9 +337,12 @@ func (c *Core) BoundStates(tenant, afterTenant, afterFunction string, most int) 
 			if len(out) == most {
 				return out
 			}
-			s := BoundState{Tenant: name, Function: r.Function, Rule: r, Share: r.Concurrency}
+			s := BoundState{Tenant: name, Function: r.Function, Rule: r}
 			if b := c.boundOf(name, r.Function); b != nil {
 				s.Running, s.Why = b.running(), b.why(c)
+				if r.Concurrency > 0 {
+					s.Share = b.allowed(c)
+				}
 			}
 			out = append(out, s)
 		}

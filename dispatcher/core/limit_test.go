@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/headrace/headrace/flowcontrol/shares"
 	"github.com/headrace/headrace/task"
 )
 
@@ -30,6 +31,27 @@ func (s *script) bound(d *datadriven.TestData, ws []string) {
 		s.bounds = append(s.bounds, task.Bound{Function: fn, Concurrency: s.num(d, "max", 0), Rate: float64(s.num(d, "rate", 0)), Burst: s.num(d, "burst", 0)})
 	}
 	s.core.SetBounds(s.now, ws[0], s.bounds)
+}
+
+// share is report, or grant.
+func (s *script) share(d *datadriven.TestData, ws []string) {
+	if d.Cmd == "report" {
+		r := s.core.BoundReport(s.now)
+		for _, u := range r.Uses {
+			s.printf("%s/%s: %d in use, %d ready, share %d, %d tokens", u.Tenant, u.Function, u.InUse, u.Ready, u.Share, u.Tokens)
+		}
+		s.printf("open %v, lost %v", r.Open, r.Lost)
+		return
+	}
+	g := BoundGrants{AskedAt: s.now, Mine: func(shares.Key) bool { return true }}
+	g.Grants = []shares.Grant{{Key: shares.Key{Tenant: ws[0], Function: arg(d, "fn", "")}, Share: s.num(d, "share", 0), Tokens: s.num(d, "tokens", 0)}}
+	for _, a := range strings.FieldsFunc(arg(d, "adopted", ""), func(r rune) bool { return r == ',' }) {
+		var o shares.Opened
+		_, err := fmt.Sscanf(a, "%d/%d", &o.Partition, &o.Epoch)
+		s.must(err)
+		g.Adopted = append(g.Adopted, o)
+	}
+	s.core.GrantBounds(s.now, g)
 }
 
 func limitText(l LimitState) string {

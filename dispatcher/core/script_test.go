@@ -45,6 +45,8 @@ import (
 //	pause a [fn=F] [band=B] [for=D] [reason=S]         and wait until nothing more starts
 //	resume a [fn=F] [band=B]                           settled a [fn=F] [band=B]   wait once more
 //	bound a [fn=F] [max=N] [rate=N] [burst=N] | none   a limit that a user sets       bounds     what there is to see
+//	report                   what the coordinators of bounds are told (init shared=true)
+//	grant a [fn=F] [share=N] [tokens=N] [adopted=(1/1)]   and what they answer: adopted are partition/epoch
 //	limit a DOWNSTREAM [min=N] [max=N]     the operator's word | none | reset      limits     what there is to see
 //	class TENANT CLASS       the operator changes its class
 //	spend TENANT/FUNCTION    all of its budget of retries
@@ -212,6 +214,7 @@ func (s *script) init(d *datadriven.TestData) {
 		NodeWindowBytes: s.num(d, "bytes", 0),
 		Standing:        func(t string) (int, task.TenantClass) { return cmp.Or(weights[t], 1), classes[t] },
 		Roster:          arg(d, "roster", "") != "",
+		Shared:          arg(d, "shared", "") != "",
 	})
 	if len(s.pauses) > 0 { // the shell knows them
 		s.core.SetPauses(s.now, "a", s.pauses)
@@ -346,6 +349,8 @@ func (s *script) command(d *datadriven.TestData) {
 		s.limit(d, ws)
 	case "bound":
 		s.bound(d, ws)
+	case "report", "grant":
+		s.share(d, ws)
 	case "bounds":
 		for _, b := range s.core.BoundStates("", "", "", 100) {
 			s.printf("%s/%s: %d running; %s", b.Tenant, b.Function, b.Running, b.Why)

@@ -34,6 +34,17 @@ func (l *Loop) SetBounds(tenant string, bs []task.Bound) {
 	})
 }
 
+// BoundReport is what this node has to tell the coordinators of the limits that users set.
+func (l *Loop) BoundReport(ctx context.Context) (r core.BoundReport, err error) {
+	err = l.Do(ctx, func(c *core.Core) { r = c.BoundReport(l.cfg.Now()) })
+	return r, err
+}
+
+// GrantBounds brings what a coordinator has answered.
+func (l *Loop) GrantBounds(gs core.BoundGrants) {
+	l.post("shares", func(now time.Time) { l.enter("shares", func(c *core.Core) { c.GrantBounds(now, gs) }) })
+}
+
 // limitsAnew tells a new core the limits.
 func (l *Loop) limitsAnew() {
 	for _, tenant := range slices.Sorted(maps.Keys(l.limits)) {

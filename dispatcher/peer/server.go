@@ -54,6 +54,7 @@ type Service struct {
 	roster *Roster                // nil: nobody takes over from here
 	report func() *door.Report    // what the door knows; nil: nothing
 	pauses BringPauses
+	shares *Shares // nil: no limit is shared
 
 	stop     chan struct{} // closed by Stop
 	stopOnce sync.Once
@@ -64,8 +65,8 @@ type Service struct {
 type BringPauses func(ctx context.Context, tenant string, record []byte, revision int64) error
 
 // NewService returns the service. Register it at the gRPC server.
-func NewService(local Local, self func(*headracev1.Node), roster *Roster, pauses BringPauses, report func() *door.Report) *Service {
-	return &Service{local: local, self: self, roster: roster, pauses: pauses, report: report, stop: make(chan struct{})}
+func NewService(local Local, self func(*headracev1.Node), roster *Roster, pauses BringPauses, report func() *door.Report, sh *Shares) *Service {
+	return &Service{local: local, self: self, roster: roster, pauses: pauses, report: report, shares: sh, stop: make(chan struct{})}
 }
 
 // Stop ends the streams. Calls under way go on.

@@ -3,6 +3,7 @@ package shares
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -288,9 +289,10 @@ func (h *holding) rank(now time.Time) int {
 func (p *pool) tokens(now time.Time, h *holding, members []string) int {
 	order := p.order(members, func(a, b *holding) int { return a.tokenAt.Compare(b.tokenAt) })
 	order = slices.DeleteFunc(order, func(o *holding) bool { return now.Sub(o.at) >= Life })
+	most := int(math.Ceil(p.bucket().Burst)) // more could not be there
 	wants := make([]int, len(order))
 	for i, o := range order {
-		wants[i] = max(0, min(o.use.Ready, int(p.limit.Rate.Burst))-o.use.Tokens)
+		wants[i] = max(0, min(o.use.Ready, most)-o.use.Tokens)
 	}
 	// A rounding error below a token must not cost one.
 	parts := divide(int(p.rate.Fits(now, p.bucket())+1e-6), wants, false)

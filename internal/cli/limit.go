@@ -20,8 +20,8 @@ func newLimit(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "limit",
 		Short: "Limits: of tenants and functions, and how many tries a downstream gets at once",
-		Long: `Limits that you set: how many tries of the tenant, or of a function, run at once, and how many start a second. What they hold
-back waits, and is never lost.
+		Long: `Limits that you set: how many tries of the tenant, or of a function, run at once, and how many start a second, on all nodes
+together. What they hold back waits, and is never lost.
 
 Adaptive limits: how many tries a downstream gets at once, found from the throttles that it answers.
 

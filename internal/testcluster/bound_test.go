@@ -63,6 +63,7 @@ func TestBoundsOfUsers(t *testing.T) {
 			return res.Bounds
 		}
 		set(&headracev1.SetBoundRequest{Function: "pay", Concurrency: 3})
+		time.Sleep(3 * time.Second) // its coordinator grants nothing before it knows all that runs
 		cl := c.Client("acme")
 		ids := submitMany(t, cl, "pay", 400)
 		mails := submitMany(t, cl, "mail", 200)
@@ -87,7 +88,7 @@ func TestBoundsOfUsers(t *testing.T) {
 		}
 		// The tenant's own limit is for both functions, and a rate is a rate.
 		set(&headracev1.SetBoundRequest{Concurrency: 100, Rate: 5, Burst: 1})
-		time.Sleep(time.Second)
+		time.Sleep(3 * time.Second)
 		s.since()
 		time.Sleep(10 * time.Second)
 		if took, _ := s.since(); took < 49 || took > 51 {

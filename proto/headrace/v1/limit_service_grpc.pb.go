@@ -33,7 +33,7 @@ const (
 //
 // LimitService shows adaptive limits, how many tries a downstream of a tenant gets at once, and takes an operator's word
 // about them. Each node has a limit of its own for what it owns. Beside them it keeps the limits that users set for tenants
-// and functions (bounds): how many tries at once, how many starts a second.
+// and functions (bounds): how many tries at once, how many starts a second, on all nodes together.
 type LimitServiceClient interface {
 	// ListLimits returns the limits of all nodes, by tenant and downstream.
 	ListLimits(ctx context.Context, in *ListLimitsRequest, opts ...grpc.CallOption) (*ListLimitsResponse, error)
@@ -125,7 +125,7 @@ func (c *limitServiceClient) RemoveBound(ctx context.Context, in *RemoveBoundReq
 //
 // LimitService shows adaptive limits, how many tries a downstream of a tenant gets at once, and takes an operator's word
 // about them. Each node has a limit of its own for what it owns. Beside them it keeps the limits that users set for tenants
-// and functions (bounds): how many tries at once, how many starts a second.
+// and functions (bounds): how many tries at once, how many starts a second, on all nodes together.
 type LimitServiceServer interface {
 	// ListLimits returns the limits of all nodes, by tenant and downstream.
 	ListLimits(context.Context, *ListLimitsRequest) (*ListLimitsResponse, error)

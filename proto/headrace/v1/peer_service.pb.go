@@ -1255,6 +1255,309 @@ func (x *ReadBoundsResponse) GetBounds() []*Bound {
 	return nil
 }
 
+type ShareBoundsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller.
+	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Grows with each report of the node: one that is not the newest is answered with nothing.
+	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// A sum of all limits that the caller takes this node to coordinate. If both agree, what the uses leave out is not used.
+	Known uint64 `protobuf:"fixed64,3,opt,name=known,proto3" json:"known,omitempty"`
+	// What the caller owns, where all that runs is counted in its uses.
+	Open []*PartitionEpoch `protobuf:"bytes,4,rep,name=open,proto3" json:"open,omitempty"`
+	// What it lost, where what ran is counted in its uses, too.
+	Lost          []*PartitionEpoch `protobuf:"bytes,5,rep,name=lost,proto3" json:"lost,omitempty"`
+	Uses          []*BoundUse       `protobuf:"bytes,6,rep,name=uses,proto3" json:"uses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShareBoundsRequest) Reset() {
+	*x = ShareBoundsRequest{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShareBoundsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShareBoundsRequest) ProtoMessage() {}
+
+func (x *ShareBoundsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShareBoundsRequest.ProtoReflect.Descriptor instead.
+func (*ShareBoundsRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ShareBoundsRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ShareBoundsRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *ShareBoundsRequest) GetKnown() uint64 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
+func (x *ShareBoundsRequest) GetOpen() []*PartitionEpoch {
+	if x != nil {
+		return x.Open
+	}
+	return nil
+}
+
+func (x *ShareBoundsRequest) GetLost() []*PartitionEpoch {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+func (x *ShareBoundsRequest) GetUses() []*BoundUse {
+	if x != nil {
+		return x.Uses
+	}
+	return nil
+}
+
+type ShareBoundsResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Shares []*BoundShare          `protobuf:"bytes,1,rep,name=shares,proto3" json:"shares,omitempty"`
+	// Of lost: others count what runs there now.
+	Adopted       []*PartitionEpoch `protobuf:"bytes,2,rep,name=adopted,proto3" json:"adopted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShareBoundsResponse) Reset() {
+	*x = ShareBoundsResponse{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShareBoundsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShareBoundsResponse) ProtoMessage() {}
+
+func (x *ShareBoundsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShareBoundsResponse.ProtoReflect.Descriptor instead.
+func (*ShareBoundsResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ShareBoundsResponse) GetShares() []*BoundShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+func (x *ShareBoundsResponse) GetAdopted() []*PartitionEpoch {
+	if x != nil {
+		return x.Adopted
+	}
+	return nil
+}
+
+// BoundUse is what a node uses of a limit that a user set, and wants.
+type BoundUse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Empty: the tenant's own.
+	Function string `protobuf:"bytes,2,opt,name=function,proto3" json:"function,omitempty"`
+	// Tries.
+	InUse uint32 `protobuf:"varint,3,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
+	// Tasks that could start now but for the share.
+	Ready uint32 `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
+	// That the node may apply.
+	Share uint32 `protobuf:"varint,5,opt,name=share,proto3" json:"share,omitempty"`
+	// Starts that it has not made.
+	Tokens        uint32 `protobuf:"varint,6,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BoundUse) Reset() {
+	*x = BoundUse{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BoundUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BoundUse) ProtoMessage() {}
+
+func (x *BoundUse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BoundUse.ProtoReflect.Descriptor instead.
+func (*BoundUse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *BoundUse) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *BoundUse) GetFunction() string {
+	if x != nil {
+		return x.Function
+	}
+	return ""
+}
+
+func (x *BoundUse) GetInUse() uint32 {
+	if x != nil {
+		return x.InUse
+	}
+	return 0
+}
+
+func (x *BoundUse) GetReady() uint32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *BoundUse) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *BoundUse) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+// BoundShare is what a node may use within one second from its question on.
+type BoundShare struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Tenant   string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Function string                 `protobuf:"bytes,2,opt,name=function,proto3" json:"function,omitempty"`
+	// Tries at once.
+	Share uint32 `protobuf:"varint,3,opt,name=share,proto3" json:"share,omitempty"`
+	// Starts, beside those that it has.
+	Tokens        uint32 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BoundShare) Reset() {
+	*x = BoundShare{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BoundShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BoundShare) ProtoMessage() {}
+
+func (x *BoundShare) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BoundShare.ProtoReflect.Descriptor instead.
+func (*BoundShare) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BoundShare) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *BoundShare) GetFunction() string {
+	if x != nil {
+		return x.Function
+	}
+	return ""
+}
+
+func (x *BoundShare) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *BoundShare) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
 type ApplyPausesRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
@@ -1272,7 +1575,7 @@ type ApplyPausesRequest struct {
 
 func (x *ApplyPausesRequest) Reset() {
 	*x = ApplyPausesRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1587,7 @@ func (x *ApplyPausesRequest) String() string {
 func (*ApplyPausesRequest) ProtoMessage() {}
 
 func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[19]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1600,7 @@ func (x *ApplyPausesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPausesRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPausesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ApplyPausesRequest) GetTenant() string {
@@ -1353,7 +1656,7 @@ type ApplyPausesResponse struct {
 
 func (x *ApplyPausesResponse) Reset() {
 	*x = ApplyPausesResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1668,7 @@ func (x *ApplyPausesResponse) String() string {
 func (*ApplyPausesResponse) ProtoMessage() {}
 
 func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[20]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1681,7 @@ func (x *ApplyPausesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPausesResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPausesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ApplyPausesResponse) GetError() *PeerError {
@@ -1408,7 +1711,7 @@ type WatchTasksRequest struct {
 
 func (x *WatchTasksRequest) Reset() {
 	*x = WatchTasksRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1420,7 +1723,7 @@ func (x *WatchTasksRequest) String() string {
 func (*WatchTasksRequest) ProtoMessage() {}
 
 func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[21]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1433,7 +1736,7 @@ func (x *WatchTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksRequest.ProtoReflect.Descriptor instead.
 func (*WatchTasksRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchTasksRequest) GetWatch() uint64 {
@@ -1465,7 +1768,7 @@ type WatchTasksResponse struct {
 
 func (x *WatchTasksResponse) Reset() {
 	*x = WatchTasksResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1780,7 @@ func (x *WatchTasksResponse) String() string {
 func (*WatchTasksResponse) ProtoMessage() {}
 
 func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[22]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1793,7 @@ func (x *WatchTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTasksResponse.ProtoReflect.Descriptor instead.
 func (*WatchTasksResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchTasksResponse) GetWatch() uint64 {
@@ -1529,7 +1832,7 @@ type StreamStatsRequest struct {
 
 func (x *StreamStatsRequest) Reset() {
 	*x = StreamStatsRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1844,7 @@ func (x *StreamStatsRequest) String() string {
 func (*StreamStatsRequest) ProtoMessage() {}
 
 func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[23]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1857,7 @@ func (x *StreamStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsRequest.ProtoReflect.Descriptor instead.
 func (*StreamStatsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{23}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{27}
 }
 
 type StreamStatsResponse struct {
@@ -1574,7 +1877,7 @@ type StreamStatsResponse struct {
 
 func (x *StreamStatsResponse) Reset() {
 	*x = StreamStatsResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1889,7 @@ func (x *StreamStatsResponse) String() string {
 func (*StreamStatsResponse) ProtoMessage() {}
 
 func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[24]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1902,7 @@ func (x *StreamStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStatsResponse.ProtoReflect.Descriptor instead.
 func (*StreamStatsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{24}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StreamStatsResponse) GetPartitions() []*PeerPartitionStats {
@@ -1662,7 +1965,7 @@ type PeerTenantUsage struct {
 
 func (x *PeerTenantUsage) Reset() {
 	*x = PeerTenantUsage{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1977,7 @@ func (x *PeerTenantUsage) String() string {
 func (*PeerTenantUsage) ProtoMessage() {}
 
 func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[25]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1990,7 @@ func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerTenantUsage.ProtoReflect.Descriptor instead.
 func (*PeerTenantUsage) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{25}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PeerTenantUsage) GetTenant() string {
@@ -1761,7 +2064,7 @@ type PeerPartitionStats struct {
 
 func (x *PeerPartitionStats) Reset() {
 	*x = PeerPartitionStats{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +2076,7 @@ func (x *PeerPartitionStats) String() string {
 func (*PeerPartitionStats) ProtoMessage() {}
 
 func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[26]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +2089,7 @@ func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPartitionStats.ProtoReflect.Descriptor instead.
 func (*PeerPartitionStats) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{26}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PeerPartitionStats) GetPartition() uint32 {
@@ -1851,7 +2154,7 @@ type PollRosterRequest struct {
 
 func (x *PollRosterRequest) Reset() {
 	*x = PollRosterRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +2166,7 @@ func (x *PollRosterRequest) String() string {
 func (*PollRosterRequest) ProtoMessage() {}
 
 func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[27]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +2179,7 @@ func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterRequest.ProtoReflect.Descriptor instead.
 func (*PollRosterRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{27}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PollRosterRequest) GetNodeId() string {
@@ -1913,7 +2216,7 @@ type PollRosterResponse struct {
 
 func (x *PollRosterResponse) Reset() {
 	*x = PollRosterResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[28]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2228,7 @@ func (x *PollRosterResponse) String() string {
 func (*PollRosterResponse) ProtoMessage() {}
 
 func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[28]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2241,7 @@ func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterResponse.ProtoReflect.Descriptor instead.
 func (*PollRosterResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{28}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PollRosterResponse) GetVersion() uint64 {
@@ -1975,7 +2278,7 @@ type RosterChange struct {
 
 func (x *RosterChange) Reset() {
 	*x = RosterChange{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2290,7 @@ func (x *RosterChange) String() string {
 func (*RosterChange) ProtoMessage() {}
 
 func (x *RosterChange) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2303,7 @@ func (x *RosterChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RosterChange.ProtoReflect.Descriptor instead.
 func (*RosterChange) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{29}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RosterChange) GetExecutorId() []byte {
@@ -2124,7 +2427,30 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x0eafter_function\x18\x03 \x01(\tR\rafterFunction\x12\x12\n" +
 	"\x04most\x18\x04 \x01(\rR\x04most\"@\n" +
 	"\x12ReadBoundsResponse\x12*\n" +
-	"\x06bounds\x18\x01 \x03(\v2\x12.headrace.v1.BoundR\x06bounds\"\xb9\x01\n" +
+	"\x06bounds\x18\x01 \x03(\v2\x12.headrace.v1.BoundR\x06bounds\"\xec\x01\n" +
+	"\x12ShareBoundsRequest\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x14\n" +
+	"\x05known\x18\x03 \x01(\x06R\x05known\x12/\n" +
+	"\x04open\x18\x04 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x04open\x12/\n" +
+	"\x04lost\x18\x05 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x04lost\x12)\n" +
+	"\x04uses\x18\x06 \x03(\v2\x15.headrace.v1.BoundUseR\x04uses\"}\n" +
+	"\x13ShareBoundsResponse\x12/\n" +
+	"\x06shares\x18\x01 \x03(\v2\x17.headrace.v1.BoundShareR\x06shares\x125\n" +
+	"\aadopted\x18\x02 \x03(\v2\x1b.headrace.v1.PartitionEpochR\aadopted\"\x99\x01\n" +
+	"\bBoundUse\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bfunction\x18\x02 \x01(\tR\bfunction\x12\x15\n" +
+	"\x06in_use\x18\x03 \x01(\rR\x05inUse\x12\x14\n" +
+	"\x05ready\x18\x04 \x01(\rR\x05ready\x12\x14\n" +
+	"\x05share\x18\x05 \x01(\rR\x05share\x12\x16\n" +
+	"\x06tokens\x18\x06 \x01(\rR\x06tokens\"n\n" +
+	"\n" +
+	"BoundShare\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bfunction\x18\x02 \x01(\tR\bfunction\x12\x14\n" +
+	"\x05share\x18\x03 \x01(\rR\x05share\x12\x16\n" +
+	"\x06tokens\x18\x04 \x01(\rR\x06tokens\"\xb9\x01\n" +
 	"\x12ApplyPausesRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06record\x18\x02 \x01(\fR\x06record\x12\x1a\n" +
@@ -2196,7 +2522,7 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x1fPEER_ERROR_CODE_OUTCOME_UNKNOWN\x10\x04\x12\x1d\n" +
 	"\x19PEER_ERROR_CODE_NOT_FOUND\x10\x05\x12\x1a\n" +
 	"\x16PEER_ERROR_CODE_EXISTS\x10\x06\x12\x1c\n" +
-	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xe2\a\n" +
+	"\x18PEER_ERROR_CODE_INTERNAL\x10\a2\xb4\b\n" +
 	"\vPeerService\x12V\n" +
 	"\rForwardSubmit\x12!.headrace.v1.ForwardSubmitRequest\x1a\".headrace.v1.ForwardSubmitResponse\x12M\n" +
 	"\n" +
@@ -2209,7 +2535,8 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\n" +
 	"ReadLimits\x12\x1e.headrace.v1.ReadLimitsRequest\x1a\x1f.headrace.v1.ReadLimitsResponse\x12M\n" +
 	"\n" +
-	"ReadBounds\x12\x1e.headrace.v1.ReadBoundsRequest\x1a\x1f.headrace.v1.ReadBoundsResponse\x12Q\n" +
+	"ReadBounds\x12\x1e.headrace.v1.ReadBoundsRequest\x1a\x1f.headrace.v1.ReadBoundsResponse\x12P\n" +
+	"\vShareBounds\x12\x1f.headrace.v1.ShareBoundsRequest\x1a .headrace.v1.ShareBoundsResponse\x12Q\n" +
 	"\n" +
 	"WatchTasks\x12\x1e.headrace.v1.WatchTasksRequest\x1a\x1f.headrace.v1.WatchTasksResponse(\x010\x01\x12R\n" +
 	"\vStreamStats\x12\x1f.headrace.v1.StreamStatsRequest\x1a .headrace.v1.StreamStatsResponse0\x01\x12M\n" +
@@ -2229,7 +2556,7 @@ func file_headrace_v1_peer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_peer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(PeerErrorCode)(0),            // 0: headrace.v1.PeerErrorCode
 	(*PeerError)(nil),             // 1: headrace.v1.PeerError
@@ -2251,86 +2578,98 @@ var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(*ReadLimitsResponse)(nil),    // 17: headrace.v1.ReadLimitsResponse
 	(*ReadBoundsRequest)(nil),     // 18: headrace.v1.ReadBoundsRequest
 	(*ReadBoundsResponse)(nil),    // 19: headrace.v1.ReadBoundsResponse
-	(*ApplyPausesRequest)(nil),    // 20: headrace.v1.ApplyPausesRequest
-	(*ApplyPausesResponse)(nil),   // 21: headrace.v1.ApplyPausesResponse
-	(*WatchTasksRequest)(nil),     // 22: headrace.v1.WatchTasksRequest
-	(*WatchTasksResponse)(nil),    // 23: headrace.v1.WatchTasksResponse
-	(*StreamStatsRequest)(nil),    // 24: headrace.v1.StreamStatsRequest
-	(*StreamStatsResponse)(nil),   // 25: headrace.v1.StreamStatsResponse
-	(*PeerTenantUsage)(nil),       // 26: headrace.v1.PeerTenantUsage
-	(*PeerPartitionStats)(nil),    // 27: headrace.v1.PeerPartitionStats
-	(*PollRosterRequest)(nil),     // 28: headrace.v1.PollRosterRequest
-	(*PollRosterResponse)(nil),    // 29: headrace.v1.PollRosterResponse
-	(*RosterChange)(nil),          // 30: headrace.v1.RosterChange
-	(TaskState)(0),                // 31: headrace.v1.TaskState
-	(CancelOutcome)(0),            // 32: headrace.v1.CancelOutcome
-	(*Token)(nil),                 // 33: headrace.v1.Token
-	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
-	(*Progress)(nil),              // 35: headrace.v1.Progress
-	(*LogLine)(nil),               // 36: headrace.v1.LogLine
-	(*Explanation)(nil),           // 37: headrace.v1.Explanation
-	(*Limit)(nil),                 // 38: headrace.v1.Limit
-	(*Bound)(nil),                 // 39: headrace.v1.Bound
-	(Band)(0),                     // 40: headrace.v1.Band
-	(*Node)(nil),                  // 41: headrace.v1.Node
+	(*ShareBoundsRequest)(nil),    // 20: headrace.v1.ShareBoundsRequest
+	(*ShareBoundsResponse)(nil),   // 21: headrace.v1.ShareBoundsResponse
+	(*BoundUse)(nil),              // 22: headrace.v1.BoundUse
+	(*BoundShare)(nil),            // 23: headrace.v1.BoundShare
+	(*ApplyPausesRequest)(nil),    // 24: headrace.v1.ApplyPausesRequest
+	(*ApplyPausesResponse)(nil),   // 25: headrace.v1.ApplyPausesResponse
+	(*WatchTasksRequest)(nil),     // 26: headrace.v1.WatchTasksRequest
+	(*WatchTasksResponse)(nil),    // 27: headrace.v1.WatchTasksResponse
+	(*StreamStatsRequest)(nil),    // 28: headrace.v1.StreamStatsRequest
+	(*StreamStatsResponse)(nil),   // 29: headrace.v1.StreamStatsResponse
+	(*PeerTenantUsage)(nil),       // 30: headrace.v1.PeerTenantUsage
+	(*PeerPartitionStats)(nil),    // 31: headrace.v1.PeerPartitionStats
+	(*PollRosterRequest)(nil),     // 32: headrace.v1.PollRosterRequest
+	(*PollRosterResponse)(nil),    // 33: headrace.v1.PollRosterResponse
+	(*RosterChange)(nil),          // 34: headrace.v1.RosterChange
+	(TaskState)(0),                // 35: headrace.v1.TaskState
+	(CancelOutcome)(0),            // 36: headrace.v1.CancelOutcome
+	(*Token)(nil),                 // 37: headrace.v1.Token
+	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
+	(*Progress)(nil),              // 39: headrace.v1.Progress
+	(*LogLine)(nil),               // 40: headrace.v1.LogLine
+	(*Explanation)(nil),           // 41: headrace.v1.Explanation
+	(*Limit)(nil),                 // 42: headrace.v1.Limit
+	(*Bound)(nil),                 // 43: headrace.v1.Bound
+	(*PartitionEpoch)(nil),        // 44: headrace.v1.PartitionEpoch
+	(Band)(0),                     // 45: headrace.v1.Band
+	(*Node)(nil),                  // 46: headrace.v1.Node
 }
 var file_headrace_v1_peer_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.PeerError.code:type_name -> headrace.v1.PeerErrorCode
-	31, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
+	35, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
 	1,  // 2: headrace.v1.ForwardSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 3: headrace.v1.ForwardSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 4: headrace.v1.PeerSubmitItem.error:type_name -> headrace.v1.PeerError
 	1,  // 5: headrace.v1.LookSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 6: headrace.v1.LookSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 7: headrace.v1.ForwardCancelResponse.error:type_name -> headrace.v1.PeerError
-	32, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	33, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
-	34, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
-	34, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
-	34, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
-	35, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
-	36, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
+	36, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	37, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
+	38, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
+	38, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
+	38, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
+	39, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
+	40, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
 	9,  // 15: headrace.v1.ReadViewsResponse.tasks:type_name -> headrace.v1.LiveTask
 	1,  // 16: headrace.v1.ExplainTaskResponse.error:type_name -> headrace.v1.PeerError
-	37, // 17: headrace.v1.ExplainTaskResponse.explanation:type_name -> headrace.v1.Explanation
-	38, // 18: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
-	39, // 19: headrace.v1.ReadBoundsResponse.bounds:type_name -> headrace.v1.Bound
-	40, // 20: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
-	1,  // 21: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
-	9,  // 22: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
-	27, // 23: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
-	41, // 24: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
-	26, // 25: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
-	30, // 26: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
-	2,  // 27: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
-	5,  // 28: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
-	7,  // 29: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
-	10, // 30: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
-	12, // 31: headrace.v1.PeerService.ExplainTask:input_type -> headrace.v1.ExplainTaskRequest
-	14, // 32: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
-	20, // 33: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
-	16, // 34: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
-	18, // 35: headrace.v1.PeerService.ReadBounds:input_type -> headrace.v1.ReadBoundsRequest
-	22, // 36: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
-	24, // 37: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
-	28, // 38: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
-	3,  // 39: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
-	6,  // 40: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
-	8,  // 41: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
-	11, // 42: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
-	13, // 43: headrace.v1.PeerService.ExplainTask:output_type -> headrace.v1.ExplainTaskResponse
-	15, // 44: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
-	21, // 45: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
-	17, // 46: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
-	19, // 47: headrace.v1.PeerService.ReadBounds:output_type -> headrace.v1.ReadBoundsResponse
-	23, // 48: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
-	25, // 49: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
-	29, // 50: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
-	39, // [39:51] is the sub-list for method output_type
-	27, // [27:39] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	41, // 17: headrace.v1.ExplainTaskResponse.explanation:type_name -> headrace.v1.Explanation
+	42, // 18: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
+	43, // 19: headrace.v1.ReadBoundsResponse.bounds:type_name -> headrace.v1.Bound
+	44, // 20: headrace.v1.ShareBoundsRequest.open:type_name -> headrace.v1.PartitionEpoch
+	44, // 21: headrace.v1.ShareBoundsRequest.lost:type_name -> headrace.v1.PartitionEpoch
+	22, // 22: headrace.v1.ShareBoundsRequest.uses:type_name -> headrace.v1.BoundUse
+	23, // 23: headrace.v1.ShareBoundsResponse.shares:type_name -> headrace.v1.BoundShare
+	44, // 24: headrace.v1.ShareBoundsResponse.adopted:type_name -> headrace.v1.PartitionEpoch
+	45, // 25: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
+	1,  // 26: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
+	9,  // 27: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
+	31, // 28: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
+	46, // 29: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
+	30, // 30: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
+	34, // 31: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
+	2,  // 32: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
+	5,  // 33: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
+	7,  // 34: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
+	10, // 35: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
+	12, // 36: headrace.v1.PeerService.ExplainTask:input_type -> headrace.v1.ExplainTaskRequest
+	14, // 37: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
+	24, // 38: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
+	16, // 39: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
+	18, // 40: headrace.v1.PeerService.ReadBounds:input_type -> headrace.v1.ReadBoundsRequest
+	20, // 41: headrace.v1.PeerService.ShareBounds:input_type -> headrace.v1.ShareBoundsRequest
+	26, // 42: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
+	28, // 43: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
+	32, // 44: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
+	3,  // 45: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
+	6,  // 46: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
+	8,  // 47: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
+	11, // 48: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
+	13, // 49: headrace.v1.PeerService.ExplainTask:output_type -> headrace.v1.ExplainTaskResponse
+	15, // 50: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
+	25, // 51: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
+	17, // 52: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
+	19, // 53: headrace.v1.PeerService.ReadBounds:output_type -> headrace.v1.ReadBoundsResponse
+	21, // 54: headrace.v1.PeerService.ShareBounds:output_type -> headrace.v1.ShareBoundsResponse
+	27, // 55: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
+	29, // 56: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
+	33, // 57: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
+	45, // [45:58] is the sub-list for method output_type
+	32, // [32:45] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_peer_service_proto_init() }
@@ -2349,7 +2688,7 @@ func file_headrace_v1_peer_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_peer_service_proto_rawDesc), len(file_headrace_v1_peer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   30,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	PeerService_ApplyPauses_FullMethodName   = "/headrace.v1.PeerService/ApplyPauses"
 	PeerService_ReadLimits_FullMethodName    = "/headrace.v1.PeerService/ReadLimits"
 	PeerService_ReadBounds_FullMethodName    = "/headrace.v1.PeerService/ReadBounds"
+	PeerService_ShareBounds_FullMethodName   = "/headrace.v1.PeerService/ShareBounds"
 	PeerService_WatchTasks_FullMethodName    = "/headrace.v1.PeerService/WatchTasks"
 	PeerService_StreamStats_FullMethodName   = "/headrace.v1.PeerService/StreamStats"
 	PeerService_PollRoster_FullMethodName    = "/headrace.v1.PeerService/PollRoster"
@@ -60,6 +61,9 @@ type PeerServiceClient interface {
 	ReadLimits(ctx context.Context, in *ReadLimitsRequest, opts ...grpc.CallOption) (*ReadLimitsResponse, error)
 	// ReadBounds returns the use of the limits that users set on this node.
 	ReadBounds(ctx context.Context, in *ReadBoundsRequest, opts ...grpc.CallOption) (*ReadBoundsResponse, error)
+	// ShareBounds tells what a node uses of the limits that this one coordinates, and is answered with its shares. It is called
+	// four times a second.
+	ShareBounds(ctx context.Context, in *ShareBoundsRequest, opts ...grpc.CallOption) (*ShareBoundsResponse, error)
 	// WatchTasks follows any number of tasks of this node in one stream.
 	WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error)
 	// StreamStats tells four times a second how much waits here.
@@ -168,6 +172,16 @@ func (c *peerServiceClient) ReadBounds(ctx context.Context, in *ReadBoundsReques
 	return out, nil
 }
 
+func (c *peerServiceClient) ShareBounds(ctx context.Context, in *ShareBoundsRequest, opts ...grpc.CallOption) (*ShareBoundsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ShareBoundsResponse)
+	err := c.cc.Invoke(ctx, PeerService_ShareBounds_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerServiceClient) WatchTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchTasksRequest, WatchTasksResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[0], PeerService_WatchTasks_FullMethodName, cOpts...)
@@ -237,6 +251,9 @@ type PeerServiceServer interface {
 	ReadLimits(context.Context, *ReadLimitsRequest) (*ReadLimitsResponse, error)
 	// ReadBounds returns the use of the limits that users set on this node.
 	ReadBounds(context.Context, *ReadBoundsRequest) (*ReadBoundsResponse, error)
+	// ShareBounds tells what a node uses of the limits that this one coordinates, and is answered with its shares. It is called
+	// four times a second.
+	ShareBounds(context.Context, *ShareBoundsRequest) (*ShareBoundsResponse, error)
 	// WatchTasks follows any number of tasks of this node in one stream.
 	WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error
 	// StreamStats tells four times a second how much waits here.
@@ -281,6 +298,9 @@ func (UnimplementedPeerServiceServer) ReadLimits(context.Context, *ReadLimitsReq
 }
 func (UnimplementedPeerServiceServer) ReadBounds(context.Context, *ReadBoundsRequest) (*ReadBoundsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadBounds not implemented")
+}
+func (UnimplementedPeerServiceServer) ShareBounds(context.Context, *ShareBoundsRequest) (*ShareBoundsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ShareBounds not implemented")
 }
 func (UnimplementedPeerServiceServer) WatchTasks(grpc.BidiStreamingServer[WatchTasksRequest, WatchTasksResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchTasks not implemented")
@@ -474,6 +494,24 @@ func _PeerService_ReadBounds_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_ShareBounds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ShareBoundsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ShareBounds(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ShareBounds_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ShareBounds(ctx, req.(*ShareBoundsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PeerService_WatchTasks_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(PeerServiceServer).WatchTasks(&grpc.GenericServerStream[WatchTasksRequest, WatchTasksResponse]{ServerStream: stream})
 }
@@ -552,6 +590,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadBounds",
 			Handler:    _PeerService_ReadBounds_Handler,
+		},
+		{
+			MethodName: "ShareBounds",
+			Handler:    _PeerService_ShareBounds_Handler,
 		},
 		{
 			MethodName: "PollRoster",
