@@ -136,21 +136,33 @@ func (q *coalescer) next() *batch {
 		}
 		return b
 	}
+	// Tasks with an id of their own may go to fewer places, and wait longer: others don't wait with them.
 	n, size := 0, 0
-	var items []*item
+	var items, rest []*item
+scan:
 	for _, it := range q.queue {
-		if !it.over {
+		switch {
+		case it.over:
+			q.left--
+		case len(items) > 0 && (it.spec.ClientId == "") != (items[0].spec.ClientId == ""):
+			if len(rest) == q.c.cfg.MaxBatch {
+				break scan
+			}
+			rest = append(rest, it)
+		default:
 			if len(items) == q.c.cfg.MaxBatch || len(items) > 0 && size+it.size > q.c.cfg.MaxBatchBytes {
-				break
+				break scan
 			}
 			items = append(items, it)
 			size += it.size + 6 // tag and length
-		} else {
-			q.left--
 		}
 		n++
 	}
-	if q.queue = q.queue[n:]; len(q.queue) == 0 {
+	q.queue = q.queue[n:]
+	if len(rest) > 0 {
+		q.queue = append(rest, q.queue...)
+	}
+	if len(q.queue) == 0 {
 		q.queue = nil
 	}
 	if len(items) == 0 {

@@ -92,6 +92,46 @@ func TestContextEndIsHonest(t *testing.T) {
 	}
 }
 
+// Tasks with an id of their own share no call with others, and while theirs is held the others go on.
+func TestOwnIDsHoldNobodyElse(t *testing.T) {
+	bubble(t, client.Config{CallTimeout: time.Minute}, func(t *testing.T, s *fakeServer, c *client.Client) {
+		release := make(chan struct{})
+		s.submit = func(_ int, req *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
+			for _, spec := range req.Tasks {
+				if (spec.ClientId == "") != (req.Tasks[0].ClientId == "") {
+					t.Error("a call has tasks with ids and without")
+				}
+			}
+			if req.Tasks[0].ClientId != "" {
+				<-release
+			}
+			return commit(), nil
+		}
+		var held, free sync.WaitGroup
+		for i := range 20 {
+			held.Go(func() {
+				if _, err := c.Submit(t.Context(), client.Task{Function: "f", Options: client.Options{ID: fmt.Sprint(i)}}); err != nil {
+					t.Error(err)
+				}
+			})
+			if i == 0 {
+				synctest.Wait() // one call is held; the others gather
+			}
+			free.Go(func() {
+				if _, err := c.Submit(t.Context(), client.Task{Function: "f", Payload: fmt.Append(nil, i)}); err != nil {
+					t.Error(err)
+				}
+			})
+			if i == 0 {
+				free.Wait()
+			}
+		}
+		close(release)
+		held.Wait()
+		free.Wait()
+	})
+}
+
 // blackHole accepts no connection and refuses none.
 type blackHole struct{}
 

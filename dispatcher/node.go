@@ -183,7 +183,7 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	var dbs []loop.Database
 	for _, db := range n.dbs.list {
-		if !res.sole && n.cfg.has(RoleDispatcher) {
+		if !res.sole {
 			db.reaches = newReaches(db.Name, db.store, n.cfg.TTL, n.clock.Now)
 		}
 		db.watched = &watchedStore{Store: db.store, now: n.clock.Now, reaches: db.reaches}
@@ -260,7 +260,7 @@ func (n *Node) build(res *resources) (err error) {
 	n.api, err = api.New(api.Config{
 		Placements: n.placements, Pauses: n.pauses, Limits: n.limits, Bounds: n.bounds, Tenants: n.tenants, Door: n.door,
 		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
-		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
+		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, DatabaseAway: n.databaseAway, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
 		Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
 	}, n.router, n.member)
 	if err != nil {

@@ -44,6 +44,13 @@ func (r *reaches) cut() (since time.Time, cut bool) {
 	return r.state.Cut()
 }
 
+// away is shard.Reach.Doubtful.
+func (r *reaches) away() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.Doubtful(r.now())
+}
+
 // tick decides, and starts a look if it is time for one. It does not wait.
 func (r *reaches) tick(ctx context.Context, looks *sync.WaitGroup, max time.Duration) {
 	r.mu.Lock()
@@ -97,6 +104,9 @@ func (n *Node) watchReach(ctx context.Context) {
 		told = cut
 	}
 }
+
+// databaseAway is api.Config.DatabaseAway.
+func (n *Node) databaseAway(i int) bool { r := n.dbs.list[i].reaches; return r != nil && r.away() }
 
 // cutFrom is owners.cut.
 func (n *Node) cutFrom(partition uint32) bool {

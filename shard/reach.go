@@ -104,6 +104,14 @@ func (r *Reach) Tick(now time.Time) (probe bool) {
 	return r.probedAt.IsZero() && (silent >= r.Every() || !r.failedAt.IsZero())
 }
 
+// Doubtful reports whether the database has not answered for a moment, after which few would wait for it: long before it is out
+// of reach.
+func (r *Reach) Doubtful(now time.Time) bool {
+	failing := !r.failedAt.IsZero() && now.Sub(r.failedAt) >= r.after/10
+	waiting := !r.probedAt.IsZero() && now.Sub(r.probedAt) >= r.after/2
+	return r.cut && r.okSince.IsZero() || failing || waiting
+}
+
 // Cut reports whether the database is out of reach, and when its last answer was asked for.
 func (r *Reach) Cut() (since time.Time, cut bool) { return r.since, r.cut }
 

@@ -108,9 +108,15 @@ type pauseAwait struct {
 func (w *pauseAwait) run(ctx context.Context, until time.Time) ([]*headracev1.PauseMissing, error) {
 	wait, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
+	var missing []*headracev1.PauseMissing
 	for {
 		owners, err := w.s.cluster.Owners(wait)
-		var missing []*headracev1.PauseMissing
+		if err != nil && wait.Err() != nil && missing != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return missing, nil // as they were a moment ago
+		}
 		if err != nil {
 			missing = []*headracev1.PauseMissing{{Partitions: w.required(), Why: "who owns them is not known: the registry does not answer"}}
 		} else {
@@ -211,6 +217,8 @@ func (w *pauseAwait) missing(owners map[uint32]shard.NodeID) []*headracev1.Pause
 		case w.why[id] != nil:
 			m.Why = "the owner does not answer"
 			w.s.log.Debug("a pause is not acknowledged", telemetry.Text("owner", string(id)), telemetry.Err(w.why[id]))
+		case w.s.away(by[id]) != "":
+			m.Why = "database " + w.s.away(by[id]) + " does not answer; who opens them next reads the rule before it pushes anything"
 		default:
 			m.Why = "the owner has just changed, or its database can't be reached"
 		}

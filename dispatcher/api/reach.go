@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,6 +64,48 @@ func (s *Services) databaseName(i int) string {
 	return fmt.Sprint("database ", i)
 }
 
+// missingError says that a database does not answer.
+type missingError struct {
+	database string
+	submit   bool // a submit was refused for that: nothing was stored
+	cause    error
+}
+
+func (e *missingError) Error() string {
+	if e.submit {
+		return "database " + e.database + " does not answer; nothing was stored"
+	}
+	return "database " + e.database + " does not answer"
+}
+
+func (e *missingError) Unwrap() error { return e.cause }
+
+// away names the first of the databases of some partitions, if each of these is in one that does not answer this node now; else "".
+func (s *Services) away(partitions []uint32) (name string) {
+	for _, p := range partitions {
+		i, ok := s.cfg.DatabaseOf(p)
+		if !ok || s.cfg.DatabaseAway == nil || !s.cfg.DatabaseAway(i) {
+			return ""
+		}
+		if name == "" {
+			name = strings.TrimPrefix(s.databaseName(i), "database ")
+		}
+	}
+	return name
+}
+
+// lacking returns the error of a read that a database did not answer within the time it has; any other, and one that is due to the
+// caller, as it is.
+func (s *Services) lacking(ctx context.Context, index int, err error) error {
+	if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	if !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		return err // something else is wrong: it is logged
+	}
+	return &missingError{database: strings.TrimPrefix(s.databaseName(index), "database "), cause: err}
+}
+
 // lacks notes which owners could not be asked. Any other error is returned.
 func (r *reach) lacks(err error) error {
 	missing, err := peer.Missing(err)
@@ -107,7 +151,7 @@ func (s *Services) page(ctx context.Context, r *reach, f store.Filter, after sto
 	for k, i := range ask {
 		p := parts[k]
 		if p.err != nil {
-			failed = fmt.Errorf("list tasks: %w", p.err)
+			failed = fmt.Errorf("list tasks: %w", s.lacking(ctx, i, p.err))
 			r.failed[i], r.missing[s.databaseName(i)] = true, true
 			s.log.Warn("a list goes without a database", telemetry.Database(s.databaseName(i)), telemetry.Err(p.err))
 			continue

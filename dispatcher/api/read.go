@@ -41,9 +41,13 @@ func (s *Services) resolve(ctx context.Context, tenant string, ref *headracev1.T
 func (s *Services) byClientID(ctx context.Context, tenant, clientID string) (task.ID, error) {
 	home := s.homeOf(tenant)
 	if home >= 0 {
-		id, err := s.cfg.Databases[home].ByClientID(ctx, tenant, clientID)
+		id, err := func() (task.ID, error) {
+			call, cancel := context.WithTimeout(ctx, readMax)
+			defer cancel()
+			return s.cfg.Databases[home].ByClientID(call, tenant, clientID)
+		}()
 		if !errors.Is(err, store.ErrNotFound) {
-			return id, err
+			return id, s.lacking(ctx, home, err)
 		}
 	}
 	ids, errs := make([]task.ID, len(s.cfg.Databases)), make([]error, len(s.cfg.Databases))
@@ -70,7 +74,7 @@ func (s *Services) byClientID(ctx context.Context, tenant, clientID string) (tas
 		case err == nil:
 			return ids[i], nil
 		case home < 0 && !errors.Is(err, store.ErrNotFound):
-			failed = err
+			failed = s.lacking(ctx, i, err)
 		}
 	}
 	if ctx.Err() != nil {
@@ -164,8 +168,12 @@ func (s *Tasks) Cancel(ctx context.Context, req *headracev1.CancelRequest) (*hea
 	}
 	if errors.Is(err, core.ErrNotOwner) {
 		// An id of a partition that never was has no owner to wait for.
-		if t, known := s.get(ctx, id); errors.Is(known, store.ErrNotFound) || known == nil && t.Tenant != req.Tenant {
+		var missing *missingError
+		switch t, known := s.get(ctx, id); {
+		case errors.Is(known, store.ErrNotFound), known == nil && t.Tenant != req.Tenant:
 			err = store.ErrNotFound
+		case errors.As(known, &missing): // that is why it has no owner
+			err = missing
 		}
 	}
 	if err != nil {

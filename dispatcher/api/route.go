@@ -12,6 +12,8 @@ import (
 // route is where a submit may go.
 type route struct {
 	a, b uint32 // the two to choose from; the same for each call with the key, while the placement stays
+	// others are the tenant's partitions that take such tasks, a and b included.
+	others []uint32
 	// earlier are where a call before this one may have gone by the placements before: a retry looks there too.
 	earlier []uint32
 }
@@ -39,7 +41,7 @@ func (s *Services) candidates(ctx context.Context, tenant, key string, retry boo
 	if !ok {
 		return route{}, errNoPartition
 	}
-	r := route{a: a, b: b}
+	r := route{a: a, b: b, others: members}
 	if retry {
 		for _, p := range to.Earlier(s.cfg.Now()) {
 			if p != a && p != b && (!atHome || slices.Contains(to.WereAtHome, p)) {

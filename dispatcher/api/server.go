@@ -39,6 +39,8 @@ type Engine interface {
 	Limits(ctx context.Context, q loop.LimitQuery) (ls []*headracev1.Limit, more bool, missing []string, err error)
 	Bounds(ctx context.Context, q peer.BoundQuery) (bs []*headracev1.Bound, more bool, missing []string, err error)
 	Pick(a, b uint32, n int) (partition uint32, ok bool)
+	Up(partition uint32) bool
+	Away(partition uint32) (since time.Time, away bool)
 	Partitions() []core.PartitionStat
 	Load(partition uint32) (l peer.Load, ok bool)
 	Node(id string) *headracev1.Node
@@ -68,6 +70,8 @@ type Config struct {
 	Databases     []store.Store // Required. With several, DatabaseOf says which holds a partition
 	DatabaseNames []string      // theirs, for people
 	DatabaseOf    func(partition uint32) (index int, ok bool)
+	// DatabaseAway reports whether a database has not answered this node for a moment. Nil: never.
+	DatabaseAway func(index int) bool
 	// Secret keys page tokens. It must be the same on all nodes and for ever. Required.
 	Secret string
 	// Placements say where tenants' tasks go. Required.
@@ -109,6 +113,7 @@ type Services struct {
 	shed    chan struct{}  // closed and replaced by ShedDirectories
 
 	inFlight atomic.Int64 // payload bytes of submits that are not answered yet
+	held     atomic.Int64 // submits that wait for an owner
 }
 
 // New returns the services. Register them with Register.
@@ -195,9 +200,11 @@ func (s *Services) get(ctx context.Context, id task.ID) (*store.Task, error) {
 	if !ok { // a partition that never was, or one of a database that this node does not know
 		return nil, fmt.Errorf("get task %s: %w", id, store.ErrNotFound)
 	}
-	t, err := s.cfg.Databases[i].Get(ctx, id)
+	call, cancel := context.WithTimeout(ctx, readMax)
+	defer cancel()
+	t, err := s.cfg.Databases[i].Get(call, id)
 	if err != nil {
-		return nil, fmt.Errorf("get task %s: %w", id, err)
+		return nil, fmt.Errorf("get task %s: %w", id, s.lacking(ctx, i, err))
 	}
 	return t, nil
 }

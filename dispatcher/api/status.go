@@ -35,6 +35,7 @@ var (
 	errStaleToken   = errors.New("the token is not that of the running try")
 	errWatchEnded   = errors.New("the partition changes its owner")
 	errCutOff       = errors.New("this node is cut off from the registry: another may know more")
+	errElsewhere    = errors.New("the partitions of this request are away, others of the tenant are not")
 	errNoPartition  = errors.New("the tenant has no partition yet: the node starts up")
 )
 
@@ -43,10 +44,18 @@ func border(err error) (grpcx.Info, bool) {
 	var field *task.FieldError
 	var exists *core.ExistsError
 	var refusal *door.Refusal
+	var missing *missingError
 	switch {
 	case errors.As(err, &refusal):
 		return grpcx.Info{Code: codes.ResourceExhausted, Reason: refusal.Reason, Message: refusal.Error(), RetryAfter: refusal.RetryAfter,
 			Metadata: map[string]string{grpcx.MetaTenant: refusal.Tenant, grpcx.MetaLevel: refusal.Level.String(), grpcx.MetaLimit: refusal.Limit}}, true
+	case errors.As(err, &missing):
+		info := grpcx.Info{Code: codes.Unavailable, Reason: "database_unavailable", Message: missing.Error(), RetryAfter: time.Second,
+			Metadata: map[string]string{grpcx.MetaDatabase: missing.database}}
+		if missing.submit {
+			info.Metadata[grpcx.MetaStored] = grpcx.StoredNo
+		}
+		return info, true
 	case errors.As(err, &field):
 		return grpcx.Info{Code: codes.InvalidArgument, Reason: "invalid_argument", Message: field.Error(),
 			Metadata: map[string]string{grpcx.MetaField: field.Field, grpcx.MetaWant: field.Want}}, true
@@ -71,6 +80,10 @@ func border(err error) (grpcx.Info, bool) {
 	case errors.Is(err, core.ErrNotOwner), errors.Is(err, errWatchEnded), errors.Is(err, errNoPartition):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "not_owner",
 			Message: "the partition has no owner here now; nothing was stored", RetryAfter: 200 * time.Millisecond, Metadata: nothing()}, true
+	case errors.Is(err, errElsewhere):
+		return grpcx.Info{Code: codes.Unavailable, Reason: "candidates_away",
+			Message:    "the partitions that this request id may go to are away; nothing was stored: another id goes to others",
+			RetryAfter: 20 * time.Millisecond, Metadata: nothing()}, true
 	case errors.Is(err, placement.ErrPending):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "placement_pending",
 			Message: "where the tenant's client ids are kept is not settled yet, which happens once; nothing was stored", RetryAfter: 200 * time.Millisecond, Metadata: nothing()}, true
@@ -80,7 +93,7 @@ func border(err error) (grpcx.Info, bool) {
 		return grpcx.Info{Code: codes.ResourceExhausted, Reason: "too_many_pauses", Message: err.Error()}, true
 	case errors.Is(err, core.ErrStoreSlow):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "store_slow",
-			Message: "the database does not keep up; nothing was stored", RetryAfter: time.Second}, true
+			Message: "the database does not keep up; nothing was stored", RetryAfter: time.Second, Metadata: nothing()}, true
 	case errors.Is(err, core.ErrUnknownOutcome), errors.Is(err, loop.ErrStopped):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "outcome_unknown",
 			Message: "nobody knows whether it was stored: send the same request again, marked as a retry", RetryAfter: 200 * time.Millisecond}, true

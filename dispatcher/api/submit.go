@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -167,35 +168,37 @@ func (s *Tasks) storeAll(ctx context.Context, tenant, requestID string, retry bo
 	if err != nil {
 		return nil, err
 	}
-	a, b := to.a, to.b
+	began := time.Now()
 	var answer core.SubmitAnswer
 	var chosen uint32
-	var ok bool
-	for began := time.Now(); ; {
-		// All retries of a request meet at one owner, which looks in the other candidate (package peer).
-		chosen, ok = a, true
-		if !retry {
-			chosen, ok = s.engine.Pick(a, b, len(rows))
+	for try := 1; ; try++ {
+		if answer, chosen, err = s.once(ctx, tenant, requestID, retry, rows, to); err != nil {
+			break
 		}
-		answer = core.SubmitAnswer{Err: core.ErrNotOwner}
-		if ok {
-			answer, err = s.try(ctx, tenant, requestID, retry, rows, chosen, to)
-		}
-		if err == nil && nothingStored(answer.Err) && !retry && a != b {
-			other := a
-			if chosen == a {
-				other = b
-			}
-			first := answer
-			if answer, err = s.try(ctx, tenant, requestID, retry, rows, other, to); errors.Is(answer.Err, core.ErrNotOwner) {
-				answer = first // what the one that was chosen said tells more
-			}
-		}
-		if err == nil && retry && answer.Err == nil && len(answer.Items) < len(rows) && peer.Again(ctx, began) {
+		if retry && answer.Err == nil && len(answer.Items) < len(rows) && peer.Again(ctx, began) {
 			continue // it met a call that the door had let in in part: now that is known
 		}
-		// A partition that changes its owner has another in a moment.
-		if err != nil || !errors.Is(answer.Err, core.ErrNotOwner) || !peer.Again(ctx, began) {
+		// A partition that changes its owner has another in a moment. Others of the tenant may have theirs.
+		if !errors.Is(answer.Err, core.ErrNotOwner) {
+			break
+		}
+		if !retry && s.goesElsewhere(to) {
+			if requestID != "" {
+				answer.Err = errElsewhere
+				break
+			}
+			if to, err = s.candidates(ctx, tenant, randomID(), false, rows); err != nil { // no retry will look for it
+				return nil, err
+			}
+			if try < maxDraws {
+				continue
+			}
+		}
+		if missing := s.missing(to); missing != nil { // that takes longer than a change of owners
+			answer.Err = missing
+			break
+		}
+		if !s.hold(ctx, began, to, try) {
 			break
 		}
 	}
@@ -208,6 +211,80 @@ func (s *Tasks) storeAll(ctx context.Context, tenant, requestID string, retry bo
 		return nil, fmt.Errorf("submit to partition %d: %d answers for %d tasks", chosen, len(answer.Items), len(rows))
 	}
 	return answer.Items, nil
+}
+
+// maxDraws is how often a submit without an id is given other candidates at once.
+const maxDraws = 8
+
+// once sends a submit to one of its candidates; if that certainly stored nothing, to the other one as well.
+func (s *Tasks) once(ctx context.Context, tenant, requestID string, retry bool, rows []*store.Task, to route) (answer core.SubmitAnswer, chosen uint32, err error) {
+	// All retries of a request meet at one owner, which looks in the other candidate (package peer).
+	chosen, ok := to.a, true
+	if !retry {
+		chosen, ok = s.engine.Pick(to.a, to.b, len(rows))
+	}
+	answer = core.SubmitAnswer{Err: core.ErrNotOwner}
+	if ok {
+		answer, err = s.try(ctx, tenant, requestID, retry, rows, chosen, to)
+	}
+	if err == nil && nothingStored(answer.Err) && !retry && to.a != to.b {
+		other := to.a
+		if chosen == to.a {
+			other = to.b
+		}
+		first := answer
+		if answer, err = s.try(ctx, tenant, requestID, retry, rows, other, to); errors.Is(answer.Err, core.ErrNotOwner) {
+			answer = first // what the one that was chosen said tells more
+		}
+	}
+	return answer, chosen, err
+}
+
+// elsewhereAfter is how long both candidates of a submit have to be away until it is better sent anew, with others: an
+// orderly hand-over is over sooner. A database that is away is away for longer.
+const elsewhereAfter = 300 * time.Millisecond
+
+// goesElsewhere reports whether a submit that both candidates refused is better sent anew: they have been away for a while, and
+// another partition of the tenant is not.
+func (s *Tasks) goesElsewhere(to route) bool {
+	for _, p := range []uint32{to.a, to.b} {
+		since, away := s.engine.Away(p)
+		if !away || time.Since(since) < elsewhereAfter && s.away([]uint32{p}) == "" {
+			return false
+		}
+	}
+	return slices.ContainsFunc(to.others, func(p uint32) bool { return p != to.a && p != to.b && s.engine.Up(p) })
+}
+
+// missing says that the database of a submit's candidates is away, if it is.
+func (s *Services) missing(to route) error {
+	if name := s.away([]uint32{to.a, to.b}); name != "" {
+		return &missingError{database: name, submit: true, cause: core.ErrNotOwner}
+	}
+	return nil
+}
+
+// maxHeld bounds the submits of a node that wait for an owner. Their payloads count in maxInFlight.
+const maxHeld = 1024
+
+// hold waits until a submit is to be tried again; false: it is to be refused. It is held for as long as a change of
+// owners may take, by when that began: while a database is away for long, nobody waits here.
+func (s *Tasks) hold(ctx context.Context, began time.Time, to route, try int) bool {
+	defer s.held.Add(-1)
+	if s.held.Add(1) > maxHeld {
+		return false
+	}
+	var since time.Time // when the one that went away last did
+	for _, p := range []uint32{to.a, to.b} {
+		at, away := s.engine.Away(p)
+		if !away {
+			at = began
+		}
+		if at.After(since) {
+			since = at
+		}
+	}
+	return peer.Hold(ctx, since, try)
 }
 
 // nothingStored reports whether a refusal leaves the other candidate free to be tried.

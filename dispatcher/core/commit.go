@@ -256,6 +256,8 @@ func (c *Core) Committed(now, sentAt time.Time, cm *Commit, rs []store.PartResul
 	switch {
 	case errors.Is(err, store.ErrFull) || err != nil && mutant.On("unknown-failed"):
 		c.requeue(db, cm)
+	case errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrUnknown):
+		c.failed(cm, ErrNotOwner) // nothing of it was done
 	case err != nil && !mutant.On("unknown-done") || err == nil && len(rs) != len(cm.Batch.Parts):
 		c.unknown(cm)
 	default:
@@ -389,11 +391,14 @@ func (c *Core) refused(w *partWork, err error) {
 
 // unknown ends what a commit with unknown outcome touched: nothing is answered as done or failed, the
 // partitions are dropped and acquired again (R11).
-func (c *Core) unknown(cm *Commit) {
+func (c *Core) unknown(cm *Commit) { c.failed(cm, ErrUnknownOutcome) }
+
+// failed answers the submits of a commit, and drops its partitions.
+func (c *Core) failed(cm *Commit, answer error) {
 	for i := range cm.work {
 		w := &cm.work[i]
 		for _, s := range w.subs {
-			c.answerSubmit(s, ErrUnknownOutcome)
+			c.answerSubmit(s, answer)
 		}
 		c.lose(w.part, ErrUnknownOutcome)
 	}

@@ -329,7 +329,7 @@ func (s *script) command(d *datadriven.TestData) {
 	case "pushes": // off, on
 		s.core.Hold(s.now, map[string]string{"off": "held: for a test"}[ws[0]])
 	case "fail":
-		s.fail = map[string]error{"full": store.ErrFull, "unknown": store.ErrUnknown, "fenced": store.ErrFenced}[ws[0]]
+		s.fail = map[string]error{"full": store.ErrFull, "unknown": store.ErrUnknown, "unavailable": store.ErrUnavailable, "fenced": store.ErrFenced}[ws[0]]
 		s.failures = s.num(d, "n", 1)
 	case "advance":
 		v, err := time.ParseDuration(ws[0])

@@ -389,6 +389,31 @@ func TestStatisticsAge(t *testing.T) {
 		if l, _ := a.Load(2); l.Backlog != 8 {
 			t.Errorf("with what is on its way: %+v", l)
 		}
+		// What was refused is not chosen, however short its backlog, until its owner tells of it anew; nor is what nobody
+		// has heard of yet.
+		a.away.note(time.Now(), 1, core.ErrStoreSlow)
+		if p, ok := a.Pick(1, 2, 0); !ok || p != 2 || a.Up(1) {
+			t.Errorf("picked %d, %v, though 1 refuses", p, ok)
+		}
+		a.away.note(time.Now(), 2, core.ErrUnknownOutcome)
+		if since, away := a.Away(2); !away || time.Since(since) != 0 {
+			t.Errorf("2 is away since %v, %v", since, away)
+		}
+		time.Sleep(4 * statsEvery)
+		if _, away := a.Away(2); away || !a.Up(2) {
+			t.Error("its owner has told that it has 2, and it counts as away")
+		}
+		time.Sleep(awayLife)
+		if !a.Up(1) {
+			t.Error("1 is here, and counts as away")
+		}
+		c.owns(3, "b")
+		if p, ok := a.Pick(3, 2, 0); !ok || p != 2 || a.Up(3) {
+			t.Errorf("picked %d, %v, though b has not told that it has 3", p, ok)
+		}
+		if p, ok := a.Pick(3, 9, 0); !ok || p != 3 {
+			t.Errorf("picked %d, %v, though 9 has no owner", p, ok)
+		}
 		c.mu.Lock()
 		b.mute = true
 		c.mu.Unlock()

@@ -43,6 +43,7 @@ type Router struct {
 	cfg   Config
 	local Local
 	log   *zap.Logger
+	away  away
 
 	mu     sync.RWMutex // guards following
 	peers  map[shard.NodeID]*peer
@@ -138,6 +139,14 @@ func (r *Router) owner(partition uint32) (here bool, p *peer) {
 // Submit hands tasks to the owner of their partition (see loop.Submit). Not the owner, or not reachable: the
 // answer's error is core.ErrNotOwner. An answer that got lost is core.ErrUnknownOutcome.
 func (r *Router) Submit(ctx context.Context, s *core.Submit) (core.SubmitAnswer, error) {
+	a, err := r.submit(ctx, s)
+	if err == nil {
+		r.away.note(time.Now(), s.Partition, a.Err)
+	}
+	return a, err
+}
+
+func (r *Router) submit(ctx context.Context, s *core.Submit) (core.SubmitAnswer, error) {
 	here, p := r.owner(s.Partition)
 	switch {
 	case here:
@@ -187,7 +196,11 @@ func Again(ctx context.Context, began time.Time) bool {
 	if left <= 0 {
 		return false
 	}
-	t := time.NewTimer(min(left, lookAgainEvery))
+	return pause(ctx, min(left, lookAgainEvery))
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -195,6 +208,26 @@ func Again(ctx context.Context, began time.Time) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// Times of a submit that is held while its partition changes its owner.
+const (
+	holdMax      = 10 * time.Second // a lease, the next owner's opening, and some more
+	holdPauseMax = 250 * time.Millisecond
+	holdMargin   = 250 * time.Millisecond // before the call's deadline: its caller is to hear that nothing was stored
+)
+
+// Hold waits before a submit that found no owner is made again: up to its deadline, and not longer than a
+// change of owners takes. False: don't, it is to be refused. Try counts from 1.
+func Hold(ctx context.Context, since time.Time, try int) bool {
+	left := holdMax - time.Since(since)
+	if deadline, ok := ctx.Deadline(); ok {
+		left = min(left, time.Until(deadline)-holdMargin)
+	}
+	if left <= 0 {
+		return false
+	}
+	return pause(ctx, min(left, lookAgainEvery<<min((try-1)/4, 8), holdPauseMax))
 }
 
 // Cancel asks the owner to stop a task. While the partition changes its owner it asks again for up to a second.
@@ -445,37 +478,4 @@ func (r *Router) Node(id string) *headracev1.Node {
 		return p.node.Load()
 	}
 	return nil
-}
-
-// Pick chooses between two candidate partitions for n tasks: the one with the shorter backlog, by what its owner told
-// last and what was sent from here since; a where they are equal. False: nobody can be asked for either.
-func (r *Router) Pick(a, b uint32, n int) (uint32, bool) {
-	backlogA, sentA, okA := r.backlog(a)
-	backlogB, sentB, okB := r.backlog(b)
-	switch {
-	case !okA && !okB:
-		return 0, false
-	case !okA, okB && backlogB < backlogA:
-		sentB(n)
-		return b, true
-	}
-	sentA(n)
-	return a, true
-}
-
-// backlog returns what waits in a partition, and what to tell about tasks that are sent there.
-func (r *Router) backlog(partition uint32) (backlog int64, sent func(int), ok bool) {
-	if n, here := r.local.Backlog(partition); here {
-		return n, func(n int) { r.local.Sending(partition, n) }, true
-	}
-	p := r.peer(r.cfg.Directory().Owners[partition])
-	if p == nil {
-		return 0, nil, false
-	}
-	s := p.stats.Load()
-	i, found := slices.BinarySearchFunc(s.parts, partition, func(st core.PartitionStat, id uint32) int { return cmp.Compare(st.Partition, id) })
-	if !found { // it is new there: nothing is known, and its owner says so if it is not open
-		return 0, func(int) {}, true
-	}
-	return s.parts[i].Backlog + s.sent[i].Load(), func(n int) { s.sent[i].Add(int64(n)) }, true
 }

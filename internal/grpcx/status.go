@@ -22,6 +22,7 @@ const (
 	MetaTenant     = "tenant"      // RESOURCE_EXHAUSTED by a limit of a tenant: whose
 	MetaLevel      = "level"       // the same: how bad it is, soft or hard
 	MetaLimit      = "limit"       // the same: what it is held to, in words
+	MetaDatabase   = "database"    // UNAVAILABLE: the database that does not answer
 	MetaStored     = "stored"      // UNAVAILABLE: StoredNo if the refused call certainly stored nothing
 )
 

@@ -42,7 +42,7 @@ type Member struct {
 
 	evicted bool // Run's goroutine only: dead predecessors are gone (Config.Sole)
 
-	saying sync.Mutex // held while the node's member key is written
+	saying chan struct{} // full while the node's member key is written
 
 	mu       sync.Mutex       // guards following
 	node     shard.Node       // as it is announced
@@ -63,6 +63,7 @@ func New(cfg Config, kv KV) (*Member, error) {
 		log:      newLimitedLog(cfg.Logger.Named("member").With(zap.String("node", string(cfg.Node.ID)))),
 		pump:     newPump(),
 		poke:     make(chan struct{}, 1),
+		saying:   make(chan struct{}, 1),
 		node:     cfg.Node,
 		asked:    map[uint32]bool{},
 		released: map[uint32]int64{},
@@ -283,10 +284,16 @@ func (m *Member) CutOff(ctx context.Context, from []shard.CutOff) error {
 
 // say changes what the others learn of this node.
 func (m *Member) say(ctx context.Context, change func(*shard.Node)) error {
-	m.saying.Lock() // two at once would not come in their order
-	defer m.saying.Unlock()
 	m.mu.Lock()
-	change(&m.node)
+	change(&m.node) // in any case: the next join says it
+	m.mu.Unlock()
+	select {
+	case m.saying <- struct{}{}: // two at once would not come in their order
+		defer func() { <-m.saying }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
 	node := m.node
 	m.mu.Unlock()
 	lease := LeaseID(m.lease.Load())

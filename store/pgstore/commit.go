@@ -69,7 +69,7 @@ func (s *Store) Commit(ctx context.Context, b *store.Batch) ([]store.PartResult,
 		}
 		w.stored()
 		if err := s.existing(ctx, a, live, rs); err != nil {
-			return nil, fmt.Errorf("read what holds a client id: %w", classifyCommit(err))
+			return nil, fmt.Errorf("read what holds a client id: %w: %v", store.ErrUnknown, err) // the commit is stored
 		}
 		return rs, nil
 	}
