@@ -132,7 +132,8 @@ func Decode(data []byte) (*Task, error) {
 		}
 	}
 	if r := m.Record; r != nil {
-		t.Record = &Record{task.Token{Epoch: r.Epoch, Push: r.Push}, text(r.Executor), instant(r.StartedAt), r.Announced}
+		t.Record = &Record{Token: task.Token{Epoch: r.Epoch, Push: r.Push}, Executor: text(r.Executor), StartedAt: instant(r.StartedAt),
+			Announced: r.Announced, Silent: duration(r.Silent), SilentBy: r.SilentBy}
 	}
 	if c := m.Cancel; c != nil {
 		t.Cancel = &Cancel{instant(c.At), text(c.Reason)}
@@ -191,7 +192,7 @@ func fill(m *form, t *Task) {
 	}
 	if r := t.Record; r != nil {
 		m.Record = &storev1.Record{Epoch: r.Token.Epoch, Push: r.Token.Push, Executor: raw(r.Executor),
-			StartedAt: micros(r.StartedAt), Announced: r.Announced}
+			StartedAt: micros(r.StartedAt), Announced: r.Announced, Silent: int64(r.Silent), SilentBy: r.SilentBy}
 	}
 	if c := t.Cancel; c != nil {
 		m.Cancel = &storev1.Cancel{At: micros(c.At), Reason: raw(c.Reason)}

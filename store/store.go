@@ -125,6 +125,10 @@ type Record struct {
 	Executor  string // its id (16 bytes), new at each start of its process
 	StartedAt time.Time
 	Announced bool // true before an exclusive push; false once the try has run for a second
+	// Silent is for how long at least nobody had answered a beat of the executor when the owner of epoch SilentBy gave the
+	// partition back; 0: it says nothing. Only the owner of the epoch after that one may believe it.
+	Silent   time.Duration
+	SilentBy Epoch
 }
 
 // Cancel is an accepted request to stop a task that was in flight.

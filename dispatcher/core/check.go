@@ -136,9 +136,13 @@ func (c *Core) answerBeats(ps []*partition, sentAt time.Time) {
 		if !ok {
 			continue
 		}
+		answered := c.heard(s.executor, epochs)
+		if len(answered) == 0 {
+			continue
+		}
 		s.executor.answeredAt = c.now
 		m := c.message(s)
-		m.BeatAnswer = &headracev1.BeatAnswer{Number: b.number, Partitions: epochs}
+		m.BeatAnswer = &headracev1.BeatAnswer{Number: b.number, Partitions: answered}
 	}
 }
 

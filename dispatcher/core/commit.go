@@ -19,6 +19,7 @@ const (
 	thenRecorded      // a running try is recorded
 	thenPush          // an exclusive push is announced: it may leave
 	thenAsked         // a cancel of a task in flight is requested
+	thenReleased      // the partition is given back, and its state is gone
 )
 
 // queuedChange is a change that waits for a commit.
@@ -219,7 +220,7 @@ func (c *Core) addDecision(cm *Commit, d queuedChange) {
 
 // flagParts adds what partitions want to say beside changes.
 func (c *Core) flagParts(db *database, cm *Commit) {
-	kept := db.flagged[:0]
+	kept, room := db.flagged[:0], c.cfg.CommitChanges
 	for _, p := range db.flagged {
 		if p.dead {
 			continue
@@ -231,9 +232,11 @@ func (c *Core) flagParts(db *database, cm *Commit) {
 			p.takeover.floorIn = cm.number
 		}
 		if p.releasing && !p.closing && c.mayRelease(p) {
-			part := &cm.Batch.Parts[cm.partOf(p)]
+			i := cm.partOf(p)
+			part := &cm.Batch.Parts[i]
 			part.Release, part.Seq = true, p.seq
 			p.closing = true
+			room -= c.writeSilence(p, cm, i, room)
 		}
 		if p.releasing && !p.closing {
 			kept = append(kept, p)
@@ -325,6 +328,9 @@ func (db *database) reuse(cm *Commit) {
 
 // apply does what follows from one change that is on disk.
 func (c *Core) apply(p *partition, ch *store.Change, pc *pendingChange, existing *store.Task, busy bool) {
+	if pc.then == thenReleased {
+		return
+	}
 	if pc.then == thenInserted {
 		c.inHand(p.id, ch.Task.ID)
 		c.inserted(p, pc, existing, busy)
@@ -420,7 +426,7 @@ func (c *Core) requeue(db *database, cm *Commit) {
 			continue
 		}
 		for j, pc := range w.pending {
-			if pc.then == thenInserted {
+			if pc.then == thenInserted || pc.then == thenReleased { // the latter is written anew with the release
 				continue
 			}
 			ch := part.Changes[j]
@@ -437,7 +443,7 @@ func (c *Core) requeue(db *database, cm *Commit) {
 			c.flag(w.part)
 		}
 		if part.Release {
-			w.part.closing = false
+			w.part.closing, w.part.unheard = false, nil
 			c.flag(w.part)
 		}
 	}

@@ -102,7 +102,8 @@ func (c *Core) lossRow(it *item, t *store.Task, alone bool) {
 }
 
 // lostAt returns when the executor of a try that is out of reach can't run it any more: the function's
-// orphan timeout after its last answered beat, or after this owner's epoch was raised (R7). A timeout
+// orphan timeout after its last answered beat, or after this owner's epoch was raised (R7), less what
+// the owner before had waited for it, if that released (silence.go). A timeout
 // above the default counts once the record is on disk and the executor knows it (R9).
 func (c *Core) lostAt(it *item) time.Time {
 	y := it.try
@@ -110,7 +111,7 @@ func (c *Core) lostAt(it *item) time.Time {
 	if orphan > task.DefaultOrphanTimeout && y.record != started && !mutant.On("long-orphan-unrecorded") {
 		orphan = task.DefaultOrphanTimeout
 	}
-	from := later(later(y.executor.answeredAt, y.beatAt), it.part.raisedAt)
+	from := later(y.beatAt, it.part.silentSince(y.executor))
 	switch {
 	case mutant.On("recorded-requeued-early"):
 		orphan = c.cfg.ShelfLife

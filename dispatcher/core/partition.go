@@ -20,7 +20,9 @@ type partition struct {
 	dead  bool
 
 	raisedAt  time.Time
-	checkedAt time.Time // when the newest commit or epoch read was sent that found the epoch current
+	silent    map[string]time.Time // by executor: since when nobody has answered its beats, if the previous owner said so
+	unheard   map[*executor]bool   // what the release says is silent, so no beat of theirs is answered any more
+	checkedAt time.Time            // when the newest commit or epoch read was sent that found the epoch current
 	timer     timer
 	parked    []*lane // may not run until the next check of the epoch
 

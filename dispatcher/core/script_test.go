@@ -33,6 +33,7 @@ import (
 //	acquire PARTITION [executors=(x,y)]        crash        release PARTITION        drain        drop PARTITION
 //	open EXECUTOR [tenant=a] fn=(f,g) credit=N [old=true]     policy of all of them: [attempts=N] [timeout=D]
 //	     [backoff=D] [orphan=D] [grace=D] [exclusive=true] [downstream=S];  claims=(1.1@1/1, …), epochs=(1:1)
+//	answered EXECUTOR        the partitions of the newest answer to a beat since it was asked
 //	hello EXECUTOR [claims=…] [epochs=…]               the answer to a welcome
 //	cut EXECUTOR             credit EXECUTOR N         draining EXECUTOR
 //	submit TENANT/FUNCTION [n=N] [partition=1] [band=low] [prio=N] [delay=D] [id=X] [ttl=D] [deadline=D] [size=N] [request=R] [retry=true]
@@ -100,6 +101,8 @@ type scriptExecutor struct {
 	tokens map[task.ID]task.Token // of the newest push
 	epochs map[uint32]uint64
 	hello  *headracev1.Hello
+
+	answered []uint32 // the partitions of the newest answer to a beat
 }
 
 func (s *script) run(d *datadriven.TestData) string {
@@ -284,6 +287,10 @@ func (s *script) command(d *datadriven.TestData) {
 		x := s.executor(ws[0])
 		s.sayHello(d, x)
 		s.must(s.core.Message(s.now, x.open, &headracev1.SessionRequest{Hello: x.hello}))
+	case "answered":
+		x := s.executor(ws[0])
+		s.printf("partitions %v", x.answered)
+		x.answered = nil
 	case "cut":
 		x := s.executor(ws[0])
 		s.core.CloseSession(s.now, x.open)

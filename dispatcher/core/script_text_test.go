@@ -26,6 +26,12 @@ func (s *script) send(m Send) {
 	for _, e := range m.Message.Welcome.GetEpochs() {
 		x.epochs[e.Partition] = e.Epoch
 	}
+	if a := m.Message.BeatAnswer; a != nil {
+		x.answered = nil
+		for _, p := range a.Partitions {
+			x.answered = append(x.answered, p.Partition)
+		}
+	}
 	for _, p := range m.Message.Pushes {
 		if s.pushed != nil {
 			s.pushed(p)

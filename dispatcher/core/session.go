@@ -98,6 +98,7 @@ func (c *Core) forgetExecutor(x *executor) {
 	if x.session == nil && x.flying.n == 0 && x.deciding == 0 && c.executors[x.id] == x {
 		delete(c.executors, x.id)
 		c.delist(x)
+		c.unsilence(x)
 	}
 }
 

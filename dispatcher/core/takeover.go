@@ -67,6 +67,7 @@ func (c *Core) Acquired(now time.Time, a Acquired) {
 			o.awaited[id] = true
 		}
 	}
+	p.believeSilence(r.Recorded)
 	o.rows = append(append(o.rows, r.Recorded...), r.Cancels...)
 	o.flows = a.Flows
 	o.suspects = map[task.ID]bool{}

@@ -249,7 +249,7 @@ func (o *oracle) silent(part *store.Part, t *truth, row *store.Task, by *run) (q
 	}
 	since := o.answeredAt[k]
 	for _, ra := range o.raises[row.ID.Partition()] {
-		if ra.epoch == part.Epoch && by.token.Epoch < part.Epoch {
+		if ra.epoch <= part.Epoch && ra.epoch > by.token.Epoch && !ra.orderly { // who released says for how long it was silent
 			since = max(since, ra.at)
 		}
 	}

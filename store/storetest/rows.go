@@ -42,7 +42,7 @@ func fullTask(id task.ID, r *rand.Rand) *store.Task {
 		TraceParent: "00-1-2-01", TraceState: "k=v",
 		State: task.Queued, Attempt: 3, Losses: 1, Undelivered: 2, Throttles: 4, Snoozes: 5, Suspect: true,
 		LastToken: task.Token{Epoch: 8, Push: 1 << 40}, StartedAt: at(),
-		Record:     &store.Record{Token: task.Token{Epoch: 9, Push: 7}, Executor: "\x00executor-id-xyz", StartedAt: at(), Announced: true},
+		Record:     &store.Record{Token: task.Token{Epoch: 9, Push: 7}, Executor: "\x00executor-id-xyz", StartedAt: at(), Announced: true, Silent: 7 * time.Second, SilentBy: 8},
 		Cancel:     &store.Cancel{At: at(), Reason: "no longer needed"},
 		Checkpoint: []byte("step 3\x00"), TriesTotal: 40,
 		ErrClass: task.Throttled, ErrMessage: "too much: \\x00", Fingerprint: 1 << 63,

@@ -486,9 +486,13 @@ type Record struct {
 	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Push  uint64                 `protobuf:"varint,2,opt,name=push,proto3" json:"push,omitempty"`
 	// 16 bytes.
-	Executor      []byte `protobuf:"bytes,3,opt,name=executor,proto3" json:"executor,omitempty"`
-	StartedAt     int64  `protobuf:"fixed64,4,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	Announced     bool   `protobuf:"varint,5,opt,name=announced,proto3" json:"announced,omitempty"`
+	Executor  []byte `protobuf:"bytes,3,opt,name=executor,proto3" json:"executor,omitempty"`
+	StartedAt int64  `protobuf:"fixed64,4,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	Announced bool   `protobuf:"varint,5,opt,name=announced,proto3" json:"announced,omitempty"`
+	// For how long, in nanoseconds, nobody had answered the executor's beats when the owner of epoch silent_by gave the
+	// partition back.
+	Silent        int64  `protobuf:"varint,6,opt,name=silent,proto3" json:"silent,omitempty"`
+	SilentBy      uint64 `protobuf:"varint,7,opt,name=silent_by,json=silentBy,proto3" json:"silent_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,6 +560,20 @@ func (x *Record) GetAnnounced() bool {
 		return x.Announced
 	}
 	return false
+}
+
+func (x *Record) GetSilent() int64 {
+	if x != nil {
+		return x.Silent
+	}
+	return 0
+}
+
+func (x *Record) GetSilentBy() uint64 {
+	if x != nil {
+		return x.SilentBy
+	}
+	return 0
 }
 
 // Cancel is an accepted request to stop.
@@ -1141,14 +1159,16 @@ const file_headrace_store_v1_row_proto_rawDesc = "" +
 	"\vundelivered\x18+ \x01(\x03R\vundelivered\"/\n" +
 	"\x05Label\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\x8b\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xc0\x01\n" +
 	"\x06Record\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04push\x18\x02 \x01(\x04R\x04push\x12\x1a\n" +
 	"\bexecutor\x18\x03 \x01(\fR\bexecutor\x12\x1d\n" +
 	"\n" +
 	"started_at\x18\x04 \x01(\x10R\tstartedAt\x12\x1c\n" +
-	"\tannounced\x18\x05 \x01(\bR\tannounced\"0\n" +
+	"\tannounced\x18\x05 \x01(\bR\tannounced\x12\x16\n" +
+	"\x06silent\x18\x06 \x01(\x03R\x06silent\x12\x1b\n" +
+	"\tsilent_by\x18\a \x01(\x04R\bsilentBy\"0\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02at\x18\x01 \x01(\x10R\x02at\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\fR\x06reason\"\xea\x02\n" +

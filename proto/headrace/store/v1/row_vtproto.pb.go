@@ -471,6 +471,16 @@ func (m *Record) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.SilentBy != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SilentBy))
+		i--
+		dAtA[i] = 0x38
+	}
+	if m.Silent != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Silent))
+		i--
+		dAtA[i] = 0x30
+	}
 	if m.Announced {
 		i--
 		if m.Announced {
@@ -1124,6 +1134,12 @@ func (m *Record) SizeVT() (n int) {
 	}
 	if m.Announced {
 		n += 2
+	}
+	if m.Silent != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Silent))
+	}
+	if m.SilentBy != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.SilentBy))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2628,6 +2644,44 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Announced = bool(v != 0)
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Silent", wireType)
+			}
+			m.Silent = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Silent |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SilentBy", wireType)
+			}
+			m.SilentBy = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SilentBy |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -5096,6 +5150,44 @@ func (m *Record) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.Announced = bool(v != 0)
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Silent", wireType)
+			}
+			m.Silent = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Silent |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SilentBy", wireType)
+			}
+			m.SilentBy = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SilentBy |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
