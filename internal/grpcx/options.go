@@ -56,13 +56,19 @@ func DialOptions(maxMessage int) []grpc.DialOption {
 			Timeout:             pingTimeout,
 			PermitWithoutStream: true,
 		}),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: reconnectBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
-			MinConnectTimeout: 5 * time.Second,
-		}),
+		Reconnect(reconnectMax),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 	}
+}
+
+// Reconnect lets a connection come back after pauses of 50 ms that grow by 1.6 to longest, with 20 % jitter. gRPC's own
+// grow to two minutes: after an outage of one minute they go on for half of another.
+func Reconnect(longest time.Duration) grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: reconnectBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longest},
+		MinConnectTimeout: 5 * time.Second,
+	})
 }
 
 // ServerOptions returns what a node serves with. Credentials and interceptors are the caller's to add.

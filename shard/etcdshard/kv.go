@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/shard/member"
 )
 
@@ -48,7 +49,7 @@ func Dial(cfg ClientConfig) (*KV, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	client, err := clientv3.New(clientv3.Config{
+	conf := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
 		TLS:                  cfg.TLS,
 		Username:             cfg.Username,
@@ -58,7 +59,10 @@ func Dial(cfg ClientConfig) (*KV, error) {
 		DialKeepAliveTimeout: time.Second,
 		PermitWithoutStream:  true,
 		Logger:               cfg.Logger.Named("etcd").WithOptions(zap.IncreaseLevel(zap.WarnLevel)),
-	})
+	}
+	// When etcd is back the first lease to run out is that of a node which waits with its next attempt.
+	conf.DialOptions = append(conf.DialOptions, grpcx.Reconnect(time.Second))
+	client, err := clientv3.New(conf)
 	if err != nil {
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
