@@ -24,15 +24,15 @@ var layers = [][]string{
 	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver", "internal/localcluster"},
 	{"executor/engine", "dispatcher/api"},
 	{"dispatcher/push", "dispatcher/peer"},
-	{"dispatcher/loop", "dispatcher/ownership", "dispatcher/door"},
+	{"dispatcher/loop", "dispatcher/ownership", "dispatcher/door", "dispatcher/pools"},
 	{"dispatcher/core"},
 	{"store/pgstore", "store/filestore", "shard/etcdshard", "shard/shardtest"},
 	{"store/storetest", "shard/memshard", "shard/placement", "shard/limits", "shard/pause", "shard/tenants", "shard/truth"},
 	{"store/memstore", "shard/member"},
 	{"store"},
 	{"shard", "flowcontrol/fairqueue", "flowcontrol/pressure", "flowcontrol/shares", "fn"},
-	{"flowcontrol/adaptive", "flowcontrol/gcra", "flowcontrol/heavy", "flowcontrol/maxmin", "flowcontrol/retrybudget"},
-	{"task", "proto/headrace/v1", "proto/headrace/store/v1"},
+	{"flowcontrol/adaptive", "flowcontrol/elastic", "flowcontrol/gcra", "flowcontrol/heavy", "flowcontrol/maxmin", "flowcontrol/retrybudget"},
+	{"task", "proto/headrace/v1", "proto/headrace/store/v1", "proto/externalscaler"},
 	{"internal/telemetry", "internal/clock", "internal/failpoint", "internal/mutant", "internal/grpcx", "internal/term", "internal/version", "internal/histogram", "internal/program", "internal/pgtest", "internal/localcluster/proxy"},
 	{"internal/proctree"},
 }
@@ -43,12 +43,12 @@ var doors = map[string][]string{
 	"go.etcd.io/etcd":               {"shard/etcdshard"},
 	"github.com/cockroachdb/pebble": {"store/filestore"},
 	"google.golang.org/grpc": {"client", "executor", "dispatcher", "dispatcher/api", "dispatcher/push", "dispatcher/peer", "internal/grpcx",
-		"internal/cli", "internal/demo", "internal/loadgen", "internal/clusterclient", "internal/testcluster", "internal/e2e", "proto/headrace/v1"},
+		"internal/cli", "internal/demo", "internal/loadgen", "internal/clusterclient", "internal/testcluster", "internal/e2e", "proto/headrace/v1", "proto/externalscaler"},
 }
 
 // pure packages hold no clock, lock, goroutine or I/O of their own; impure is what gives that away.
 var (
-	pure   = []string{"task", "shard", "flowcontrol/adaptive", "flowcontrol/fairqueue", "flowcontrol/gcra", "flowcontrol/heavy", "flowcontrol/maxmin", "flowcontrol/pressure", "flowcontrol/retrybudget", "flowcontrol/shares", "dispatcher/core", "dispatcher/ownership", "executor/engine"}
+	pure   = []string{"task", "shard", "flowcontrol/adaptive", "flowcontrol/elastic", "flowcontrol/fairqueue", "flowcontrol/gcra", "flowcontrol/heavy", "flowcontrol/maxmin", "flowcontrol/pressure", "flowcontrol/retrybudget", "flowcontrol/shares", "dispatcher/core", "dispatcher/ownership", "executor/engine"}
 	impure = []string{
 		"context", "database/sql", "log", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic",
 		"go.uber.org/zap", "google.golang.org/grpc",

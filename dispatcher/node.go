@@ -24,10 +24,12 @@ import (
 	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/dispatcher/ownership"
 	"github.com/headrace/headrace/dispatcher/peer"
+	"github.com/headrace/headrace/dispatcher/pools"
 	"github.com/headrace/headrace/dispatcher/push"
 	"github.com/headrace/headrace/internal/failpoint"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
+	"github.com/headrace/headrace/proto/externalscaler"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/limits"
@@ -74,6 +76,7 @@ type Node struct {
 	shares     *peer.Shares // nil: there is no other node
 	tenants    *tenants.Registry
 	door       *door.Door
+	pools      *pools.Pools
 	push       *push.Server
 	grpc       *grpc.Server
 	health     *health.Server
@@ -199,6 +202,8 @@ func (n *Node) build(res *resources) (err error) {
 	}
 	n.door = door.New(door.Config{Now: n.clock.Now, Local: n.strain, Logger: n.cfg.Logger,
 		Peers: func() []*door.Report { return n.router.Reports() }})
+	n.pools = pools.New(pools.Config{Now: n.clock.Now, NodeID: string(n.id), Local: n.loads, Logger: n.cfg.Logger,
+		Peers: func() []pools.Report { return n.router.Pools() }})
 	trust := &trust{base: n.member.TrustBase, now: n.clock.Now, life: ownership.Trust(n.cfg.TTL)}
 	var hand loop.Hand
 	if res.inHand != nil {
@@ -243,7 +248,7 @@ func (n *Node) build(res *resources) (err error) {
 	if err != nil {
 		return err
 	}
-	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring, n.door.Report, n.shares)
+	n.peers = peer.NewService(n.loop, n.told, n.roster, n.pauses.Bring, n.door.Report, n.shares, n.pools.Stats)
 	n.owners = newOwners(n.loop, n.member, n.dbs.of, n.rules, n.clock.Now, n.cfg.Logger, n.member.Events())
 	n.owners.cut = n.cutFrom
 	n.owners.ready, n.owners.roster = n.setServing, n.router.Executors
@@ -258,7 +263,7 @@ func (n *Node) build(res *resources) (err error) {
 		return err
 	}
 	n.api, err = api.New(api.Config{
-		Placements: n.placements, Pauses: n.pauses, Limits: n.limits, Bounds: n.bounds, Tenants: n.tenants, Door: n.door,
+		Placements: n.placements, Pauses: n.pauses, Limits: n.limits, Bounds: n.bounds, Tenants: n.tenants, Door: n.door, Pools: n.pools,
 		NodeID: string(n.id), Version: n.cfg.Version, StartedAt: n.startedAt,
 		Databases: n.dbs.stores(), DatabaseNames: n.dbs.names(), DatabaseOf: n.dbs.index, DatabaseAway: n.databaseAway, Secret: res.secret, Now: n.clock.Now, MaxPayload: n.cfg.MaxPayload,
 		Self: n.self, Truth: n.gate, Logger: n.cfg.Logger,
@@ -300,6 +305,8 @@ func (n *Node) build(res *resources) (err error) {
 	headracev1.RegisterPauseServiceServer(n.grpc, &api.Pauses{Services: n.api})
 	headracev1.RegisterLimitServiceServer(n.grpc, &api.Limits{Services: n.api})
 	headracev1.RegisterTenantServiceServer(n.grpc, &api.Tenants{Services: n.api})
+	headracev1.RegisterPoolServiceServer(n.grpc, &api.Pools{Services: n.api})
+	externalscaler.RegisterExternalScalerServer(n.grpc, &api.Scaler{Services: n.api})
 	headracev1.RegisterClusterServiceServer(n.grpc, &api.ClusterInfo{Services: n.api})
 	headracev1.RegisterExecutorServiceServer(n.grpc, executorService{push: n.push, api: &api.Executors{Services: n.api}})
 	healthpb.RegisterHealthServer(n.grpc, n.health)
@@ -363,7 +370,7 @@ func (n *Node) setServing(serves bool) {
 }
 
 // services are what health is asked for by name; "" is the whole node.
-var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService", "headrace.v1.PauseService", "headrace.v1.LimitService", "headrace.v1.TenantService"}
+var services = []string{"", "headrace.v1.TaskService", "headrace.v1.ExecutorService", "headrace.v1.ClusterService", "headrace.v1.PlacementService", "headrace.v1.PauseService", "headrace.v1.LimitService", "headrace.v1.TenantService", "headrace.v1.PoolService", "externalscaler.ExternalScaler"}
 
 func (n *Node) setHealth(serves bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING

@@ -45,6 +45,7 @@ func (n *Node) pages() *http.Server {
 		fmt.Fprintf(w, "node %s\nloop busy %.1f %%, %.1f µs/event, %d events, %d commits (mean %v), %d pushes (%.0f/s), mailbox %d, sessions %d\n\n%s",
 			n.id, 100*s.BusyRatio, s.MicrosPerEvent, s.Events, s.Commits, s.CommitTime, s.Pushes, s.PushRate, s.Mailbox, s.Sessions, dump)
 	})
+	mux.HandleFunc("GET /metrics", n.metrics)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "not shown: arguments may hold secrets", http.StatusNotFound)

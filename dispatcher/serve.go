@@ -76,6 +76,7 @@ func (n *Node) serve(ctx context.Context, res *resources, grpcLis, httpLis net.L
 	if n.shares != nil {
 		wg.Go(func() { n.shares.Run(loopCtx) })
 	}
+	wg.Go(func() { n.pools.Run(loopCtx) })
 	part("gRPC", func() error {
 		if err := n.grpc.Serve(grpcLis); !errors.Is(err, grpc.ErrServerStopped) {
 			return err

@@ -30,6 +30,17 @@ func (n *Node) strain(ctx context.Context) ([]core.TenantUsage, float64, error) 
 	return usages, shared, nil
 }
 
+// loads is pools.Config.Local.
+func (n *Node) loads(ctx context.Context) ([]core.FunctionLoad, []core.PoolLoad, error) {
+	var fs []core.FunctionLoad // apart from what is returned: the loop may write them after an error
+	var ps []core.PoolLoad
+	now := n.clock.Now()
+	if err := n.loop.Do(ctx, func(c *core.Core) { fs, ps = c.Loads(now) }); err != nil {
+		return nil, nil, err
+	}
+	return fs, ps, nil
+}
+
 // granted is tenants.Config.Changed.
 func (n *Node) granted(tenant string, g task.Tenant) {
 	n.door.Grant(tenant, g)

@@ -31,7 +31,8 @@ type Config struct {
 	// Slots is how many tries run at once, 1 to 100,000. More slots hide more waiting, but each costs
 	// memory for its payload and result. Default 16 for each CPU (GOMAXPROCS).
 	Slots int
-	// Name is shown to people, at most 63 bytes. Default host name and process id.
+	// Name is shown to people, at most 63 bytes, and tells whoever starts executors which one is which. Default what
+	// the environment has in HEADRACE_EXECUTOR_NAME, else host name and process id.
 	Name string
 	// DrainTimeout is how long running handlers may go on after Run's context has ended or Shutdown was
 	// called. Then they are cancelled with ErrDrained and their tasks given back. Default 30 s; negative: none.
@@ -57,6 +58,9 @@ type Config struct {
 // to have their outcomes on disk.
 const confirmTimeout = 1500 * time.Millisecond
 
+// NameVariable is the environment's variable with the default of Config.Name.
+const NameVariable = "HEADRACE_EXECUTOR_NAME"
+
 // maxFunctions is how many functions one executor may have, over all tenants.
 const maxFunctions = 10_000
 
@@ -69,6 +73,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Slots == 0 {
 		c.Slots = 16 * runtime.GOMAXPROCS(0)
+	}
+	if c.Name == "" {
+		c.Name = os.Getenv(NameVariable)
 	}
 	if c.Name == "" {
 		host, _ := os.Hostname()

@@ -15,6 +15,7 @@ import (
 	"github.com/headrace/headrace/dispatcher/door"
 	"github.com/headrace/headrace/dispatcher/loop"
 	"github.com/headrace/headrace/dispatcher/peer"
+	"github.com/headrace/headrace/dispatcher/pools"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/limits"
@@ -86,6 +87,8 @@ type Config struct {
 	Tenants *tenants.Registry
 	// Door says who may submit now. Required.
 	Door *door.Door
+	// Pools knows what executors are needed. Required.
+	Pools *pools.Pools
 
 	Now        func() time.Time // time.Now
 	MaxPayload int              // bytes; task.MaxPayload. Up to task.MaxPayloadConfig
@@ -121,8 +124,8 @@ func New(cfg Config, engine Engine, cluster Cluster) (*Services, error) {
 	if len(cfg.Databases) == 0 {
 		return nil, errors.New("new api: no databases")
 	}
-	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil || cfg.Limits == nil || cfg.Bounds == nil || cfg.Tenants == nil || cfg.Door == nil {
-		return nil, errors.New("new api: Secret, Placements, Pauses, Limits, Bounds, Tenants and Door are required")
+	if cfg.Secret == "" || cfg.Placements == nil || cfg.Pauses == nil || cfg.Limits == nil || cfg.Bounds == nil || cfg.Tenants == nil || cfg.Door == nil || cfg.Pools == nil {
+		return nil, errors.New("new api: Secret, Placements, Pauses, Limits, Bounds, Tenants, Door and Pools are required")
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = task.MaxPayload

@@ -106,6 +106,8 @@ func border(err error) (grpcx.Info, bool) {
 		return grpcx.Info{Code: codes.FailedPrecondition, Reason: "nothing_to_accept", Message: err.Error()}, true
 	case errors.Is(err, truth.ErrNoCopies):
 		return grpcx.Info{Code: codes.FailedPrecondition, Reason: "no_copies", Message: truth.ErrNoCopies.Error()}, true
+	case errors.Is(err, errPoolsUnknown):
+		return grpcx.Info{Code: codes.Unavailable, Reason: "pools_unknown", Message: err.Error(), RetryAfter: time.Second}, true
 	case errors.Is(err, errCutOff):
 		return grpcx.Info{Code: codes.Unavailable, Reason: "cut_off", Message: err.Error()}, true
 	case errors.Is(err, errDraining):

@@ -349,12 +349,17 @@ func (c *Core) apply(p *partition, ch *store.Change, pc *pendingChange, existing
 	}
 	it.disk = ch.Task
 	it.lane.count(ch.Old, -1)
+	overdue := it.overdue
+	it.settle()
 	switch pc.then {
 	case thenEnded:
 		c.ended(it)
 		return
 	}
 	it.lane.count(ch.Task, 1)
+	if !ch.Old.Ready() && ch.Task.Ready() && !overdue {
+		it.lane.flow.function.arrived++
+	}
 	switch pc.then {
 	case thenPlaced:
 		c.decided(it)
@@ -490,6 +495,7 @@ func (l *lane) count(t *store.Task, n int64) {
 	if t.Ready() {
 		l.part.stat.Backlog += n
 		l.use.ready += n
+		l.ready += n
 	} else {
 		l.part.stat.Scheduled += n
 		l.use.scheduled = max(l.use.scheduled+n, 0)

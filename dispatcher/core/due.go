@@ -56,7 +56,20 @@ func (c *Core) ripe(it *item) {
 	if c.expired(it) || isRetry(it.t) && !c.affords(it) {
 		return
 	}
+	if it.t.State != task.Queued && !it.overdue { // it runs from here; on disk it stays what it was until then
+		it.overdue = true
+		it.lane.overdue++
+		it.lane.flow.function.arrived++
+	}
 	c.offer(it)
+}
+
+// settle says that a row's time having come needs no counting apart any more.
+func (it *item) settle() {
+	if it.overdue {
+		it.overdue = false
+		it.lane.overdue--
+	}
 }
 
 // readDue pulls what comes due within the horizon, a slice at a time.

@@ -66,6 +66,20 @@ func (c *Core) Check() error {
 		if !p.takeover.reading && ready != p.stat.Backlog {
 			return fmt.Errorf("partition %d counts %d ready, of all tenants %d", p.id, p.stat.Backlog, ready)
 		}
+		overdue := map[*lane]int64{}
+		for _, it := range p.items {
+			if it.overdue {
+				overdue[it.lane]++
+			}
+		}
+		for _, l := range p.lanes {
+			if ready -= l.ready; l.overdue != overdue[l] {
+				return fmt.Errorf("%v counts %d tasks whose time has come, there are %d", l.flow, l.overdue, overdue[l])
+			}
+		}
+		if ready != 0 {
+			return fmt.Errorf("partition %d counts %d ready more of tenants than of flows", p.id, ready)
+		}
 		for f, l := range p.lanes {
 			size := 0
 			if l.flow.paused != nil {

@@ -49,6 +49,7 @@ type item struct {
 	onExecutor  links          // among its executor's tries
 	young       links          // among the confirmed tries that are not recorded yet
 	exclusive   bool           // of the try in flight, when it was pushed (R19)
+	overdue     bool           // its time has come, and on disk it still waits for it
 	gaveUpStart bool           // the wait of R16 for the start of an unconfirmed push is over
 }
 
@@ -77,6 +78,7 @@ type try struct {
 	chosenAt time.Time
 	pushedAt time.Time
 	ackedAt  time.Time // zero: the start is not confirmed
+	begunAt  time.Time // when it was taken into flight, or was started before that
 	beatAt   time.Time // when the beat that the push names was read
 	timeout  time.Duration
 	bytes    int // of payload on its way to the executor

@@ -46,6 +46,11 @@ type function struct {
 	declared   int       // open sessions that declare exactly this policy
 	bound      *bound    // nil: none
 	flying     int       // its tries in flight
+
+	// Since the node started, for the pools' means (load.go):
+	arrived uint64        // tasks that became due
+	ended   uint64        // tries that a handler ended, well or badly
+	busy    time.Duration // that those took in all
 }
 
 // downstream is the named thing that a tenant's functions call.
@@ -67,6 +72,7 @@ type flow struct {
 	band     task.Band
 	lanes    []*lane     // by partition
 	open     int         // lanes that have something to run
+	running  int64       // tries in flight
 	paused   *task.Pause // keeps it out of the order; nil: nothing does
 	pace     pace        // of its starts
 	seats    []*seat     // its places, one for each pool of the function

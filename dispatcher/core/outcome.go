@@ -59,6 +59,7 @@ func (c *Core) decide(it *item, o *headracev1.Outcome) {
 	policy := &it.lane.flow.function.policy
 	after := time.Duration(min(max(o.RetryAfterMicros, 0), task.MaxRetryAfter.Microseconds())) * time.Microsecond
 	alone := y.alone
+	c.took(it, class)
 	switch class {
 	case task.ClassNone:
 		c.limitDone(y)

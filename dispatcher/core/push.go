@@ -323,6 +323,11 @@ func (c *Core) beginTry(it *item, y *try) {
 	f := it.lane.flow.function
 	f.tenant.flying.add(it)
 	y.executor.flying.add(it)
+	it.lane.flow.running++
+	if y.begunAt = y.ackedAt; y.begunAt.IsZero() {
+		y.begunAt = c.now
+	}
+	y.executor.begunMillis += y.begunAt.UnixMilli()
 	if y.down = f.down; y.down.lim != nil || y.down.managed() {
 		c.limitBegins(f, y)
 	}
@@ -352,6 +357,8 @@ func (c *Core) endTry(it *item) {
 	f.flying--
 	c.boundsChanged(f)
 	y.executor.flying.remove(it)
+	y.executor.begunMillis -= y.begunAt.UnixMilli()
+	it.lane.flow.running--
 	it.part.stat.Running--
 	if y.unsure {
 		it.part.unsure--

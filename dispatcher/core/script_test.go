@@ -366,6 +366,8 @@ func (s *script) command(d *datadriven.TestData) {
 		for _, l := range s.core.LimitStates("", "", "", "", 100) {
 			s.printf("%s", limitText(l))
 		}
+	case "loads":
+		s.loads()
 	case "stats":
 		for _, p := range s.core.Stats() {
 			s.printf("partition %d epoch %d: ready %d, due %d, running %d, %d bytes", p.Partition, p.Epoch, p.Backlog, p.Scheduled, p.Running, p.Bytes)

@@ -14,14 +14,17 @@ import (
 // executor is one executor process, by the id that is new at each start (R6). It is known while it has
 // a session or tries, or decisions about its tries are on their way to disk.
 type executor struct {
-	id         string
-	name       string
-	session    *session  // the newest; nil: none
-	flying     items     // its tries, of all its sessions, oldest first
-	deciding   int       // tries that have ended here, and not on disk yet
-	answeredAt time.Time // when a beat of it was answered last
-	number     uint64    // of its RosterChange
-	listed     bool      // successors know of it: it may get pushes (roster.go)
+	id      string
+	name    string
+	session *session // the newest; nil: none
+	flying  items    // its tries, of all its sessions, oldest first
+	slots   int      // as its newest hello says
+	// begunMillis is the sum of when its tries began, in milliseconds: how long they have run in all needs no walk.
+	begunMillis int64
+	deciding    int       // tries that have ended here, and not on disk yet
+	answeredAt  time.Time // when a beat of it was answered last
+	number      uint64    // of its RosterChange
+	listed      bool      // successors know of it: it may get pushes (roster.go)
 }
 
 // session is one stream of an executor.
@@ -136,6 +139,7 @@ func (c *Core) OpenSession(now time.Time, id SessionID, h *headracev1.Hello) err
 		}
 	}
 	x := c.executorOf(string(h.ExecutorId), h.Name)
+	x.slots = int(h.Slots)
 	c.lookUp(x)
 	s := &session{id: id, executor: x, index: -1, openedAt: c.now, max: c.cfg.SessionBytes}
 	s.timer.owner = s

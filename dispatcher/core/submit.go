@@ -172,6 +172,9 @@ func (c *Core) accept(p *partition, t *store.Task) {
 	p.stat.Bytes += int64(t.PayloadSize)
 	l := c.lane(p, t.Flow())
 	l.count(t, 1)
+	if t.Ready() {
+		l.flow.function.arrived++
+	}
 	l.use.bytes += int64(t.PayloadSize)
 	if !l.expires && (!t.Deadline.IsZero() || t.StartTTL > 0) {
 		if l.expires = true; l.more {

@@ -116,6 +116,7 @@ func (c *Core) recoverSlice(p *partition) {
 			l := c.lane(p, o.flows[0].Flow)
 			l.more, l.expires = true, true
 			l.use.ready += o.flows[0].Ready
+			l.ready += o.flows[0].Ready
 			l.use.bytes += o.flows[0].Bytes
 			o.flows = o.flows[1:]
 		}

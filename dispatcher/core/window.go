@@ -14,6 +14,9 @@ type lane struct {
 	part *partition
 	use  *usage // of the flow's tenant in the partition
 
+	ready   int64 // rows that are due and not finished, running ones too: its part of use.ready
+	overdue int64 // tasks in memory that are due as well, and not in ready before their next commit
+
 	window []slot // by key; what comes before head is gone
 	head   int
 	bytes  int // of payload in the window
@@ -154,6 +157,7 @@ func (c *Core) leaveMemory(it *item) {
 		return
 	}
 	delete(p.items, seq)
+	it.settle()
 	c.bytes -= it.size
 	if l.reading != nil {
 		l.gone = append(l.gone, seq)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/door"
+	"github.com/headrace/headrace/dispatcher/pools"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/telemetry"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -48,7 +49,8 @@ type peer struct {
 	stats   atomic.Pointer[stats]
 	node    atomic.Pointer[headracev1.Node]
 	report  atomic.Pointer[door.Report] // of its door; nil: none yet
-	now     func() time.Time            // a clock that counts suspends
+	pools   atomic.Pointer[pools.Report]
+	now     func() time.Time // a clock that counts suspends
 	roster  rosterView
 }
 
@@ -127,6 +129,9 @@ func (p *peer) told(m *headracev1.StreamStatsResponse) {
 	p.report.Store(readReport(m, p.now()))
 	if m.Node != nil {
 		p.node.Store(m.Node)
+	}
+	if m.Pools != nil {
+		p.pools.Store(&pools.Report{Node: string(p.id), At: p.now(), Stats: m.Pools})
 	}
 }
 

@@ -81,7 +81,7 @@ func (c *cluster) node(id string, partitions ...uint32) *testNode {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = n.loop.Run(ctx) }()
-	n.svc = NewService(n.loop, func(m *headracev1.Node) { m.Version = "of " + id }, nil, nil, nil, nil)
+	n.svc = NewService(n.loop, func(m *headracev1.Node) { m.Version = "of " + id }, nil, nil, nil, nil, nil)
 	n.srv = grpc.NewServer(grpcx.ServerOptions(0, 0)...)
 	headracev1.RegisterPeerServiceServer(n.srv, n.svc)
 	go func() { _ = n.srv.Serve(n.lis) }()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/door"
+	"github.com/headrace/headrace/dispatcher/pools"
 	"github.com/headrace/headrace/internal/telemetry"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
@@ -443,6 +444,30 @@ func (r *Router) Reports() []*door.Report {
 			out = append(out, rep)
 		}
 	}
+	return out
+}
+
+// Pools are what the other nodes that own something told last of their pools, however long ago, by node.
+func (r *Router) Pools() []pools.Report {
+	owners := map[shard.NodeID]bool{}
+	for _, id := range r.cfg.Directory().Owners {
+		owners[id] = id != "" && id != r.cfg.NodeID
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var out []pools.Report
+	for id, p := range r.peers {
+		if t := p.pools.Load(); t != nil {
+			out = append(out, *t) // also of one that owns nothing now: its executors are the same
+			owners[id] = false
+		}
+	}
+	for id, silent := range owners {
+		if silent {
+			out = append(out, pools.Report{Node: string(id)})
+		}
+	}
+	slices.SortFunc(out, func(a, b pools.Report) int { return strings.Compare(a.Node, b.Node) })
 	return out
 }
 

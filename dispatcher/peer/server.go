@@ -50,9 +50,10 @@ const (
 type Service struct {
 	headracev1.UnimplementedPeerServiceServer
 	local  Local
-	self   func(*headracev1.Node) // fills in what only this node knows; nil: nothing
-	roster *Roster                // nil: nobody takes over from here
-	report func() *door.Report    // what the door knows; nil: nothing
+	self   func(*headracev1.Node)           // fills in what only this node knows; nil: nothing
+	roster *Roster                          // nil: nobody takes over from here
+	report func() *door.Report              // what the door knows; nil: nothing
+	pools  func() *headracev1.PeerPoolStats // what is known of pools; nil: nothing
 	pauses BringPauses
 	shares *Shares // nil: no limit is shared
 
@@ -65,8 +66,8 @@ type Service struct {
 type BringPauses func(ctx context.Context, tenant string, record []byte, revision int64) error
 
 // NewService returns the service. Register it at the gRPC server.
-func NewService(local Local, self func(*headracev1.Node), roster *Roster, pauses BringPauses, report func() *door.Report, sh *Shares) *Service {
-	return &Service{local: local, self: self, roster: roster, pauses: pauses, report: report, shares: sh, stop: make(chan struct{})}
+func NewService(local Local, self func(*headracev1.Node), roster *Roster, pauses BringPauses, report func() *door.Report, sh *Shares, pools func() *headracev1.PeerPoolStats) *Service {
+	return &Service{local: local, self: self, roster: roster, pauses: pauses, report: report, shares: sh, pools: pools, stop: make(chan struct{})}
 }
 
 // Stop ends the streams. Calls under way go on.
@@ -193,6 +194,9 @@ func (s *Service) StreamStats(_ *headracev1.StreamStatsRequest, stream grpc.Serv
 		if n%nodeEvery == 0 && s.self != nil {
 			res.Node = &headracev1.Node{}
 			s.self(res.Node)
+		}
+		if n%nodeEvery == 0 && s.pools != nil {
+			res.Pools = s.pools()
 		}
 		if err := stream.Send(res); err != nil {
 			return err

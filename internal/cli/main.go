@@ -116,6 +116,7 @@ Use it:  headrace dev                                          in one terminal
 		newPlacement(a),
 		newPause(a), newResume(a), newTenant(a),
 		newLimit(a),
+		newPool(a),
 		newBench(a),
 		newVersion(a),
 	)

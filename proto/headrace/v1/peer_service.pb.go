@@ -1871,8 +1871,10 @@ type StreamStatsResponse struct {
 	// What its submits cost everybody: 1 is where overload begins; and the tenants that have or ask for most, by name.
 	SharedPressure float64            `protobuf:"fixed64,5,opt,name=shared_pressure,json=sharedPressure,proto3" json:"shared_pressure,omitempty"`
 	Tenants        []*PeerTenantUsage `protobuf:"bytes,6,rep,name=tenants,proto3" json:"tenants,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What executors are needed for, and which there are; once a second.
+	Pools         *PeerPoolStats `protobuf:"bytes,7,opt,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StreamStatsResponse) Reset() {
@@ -1947,6 +1949,361 @@ func (x *StreamStatsResponse) GetTenants() []*PeerTenantUsage {
 	return nil
 }
 
+func (x *StreamStatsResponse) GetPools() *PeerPoolStats {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+// PeerPoolStats is what a node knows of functions that have something, of its own partitions, and of the executors
+// that hold a session to it.
+type PeerPoolStats struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Functions     []*PeerFunctionStats   `protobuf:"bytes,1,rep,name=functions,proto3" json:"functions,omitempty"`
+	Pools         []*PeerPool            `protobuf:"bytes,2,rep,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerPoolStats) Reset() {
+	*x = PeerPoolStats{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerPoolStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerPoolStats) ProtoMessage() {}
+
+func (x *PeerPoolStats) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerPoolStats.ProtoReflect.Descriptor instead.
+func (*PeerPoolStats) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *PeerPoolStats) GetFunctions() []*PeerFunctionStats {
+	if x != nil {
+		return x.Functions
+	}
+	return nil
+}
+
+func (x *PeerPoolStats) GetPools() []*PeerPool {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+type PeerFunctionStats struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Tenant     string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Downstream string                 `protobuf:"bytes,3,opt,name=downstream,proto3" json:"downstream,omitempty"`
+	// Due, not running and not paused.
+	Waiting int64 `protobuf:"varint,4,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Running int64 `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
+	// Tasks that become due, a second.
+	ArrivalRate float64 `protobuf:"fixed64,6,opt,name=arrival_rate,json=arrivalRate,proto3" json:"arrival_rate,omitempty"`
+	// Of a try; 0: unknown.
+	ServiceMicros int64 `protobuf:"varint,7,opt,name=service_micros,json=serviceMicros,proto3" json:"service_micros,omitempty"`
+	// Tries at once that the downstream bears on this node, where it throttles. Absent: no bound is known.
+	Limit         *float64 `protobuf:"fixed64,8,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerFunctionStats) Reset() {
+	*x = PeerFunctionStats{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerFunctionStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerFunctionStats) ProtoMessage() {}
+
+func (x *PeerFunctionStats) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerFunctionStats.ProtoReflect.Descriptor instead.
+func (*PeerFunctionStats) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *PeerFunctionStats) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PeerFunctionStats) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PeerFunctionStats) GetDownstream() string {
+	if x != nil {
+		return x.Downstream
+	}
+	return ""
+}
+
+func (x *PeerFunctionStats) GetWaiting() int64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *PeerFunctionStats) GetRunning() int64 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *PeerFunctionStats) GetArrivalRate() float64 {
+	if x != nil {
+		return x.ArrivalRate
+	}
+	return 0
+}
+
+func (x *PeerFunctionStats) GetServiceMicros() int64 {
+	if x != nil {
+		return x.ServiceMicros
+	}
+	return 0
+}
+
+func (x *PeerFunctionStats) GetLimit() float64 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return 0
+}
+
+// PeerPool is the executors that run the same functions.
+type PeerPool struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Functions     []*PeerFunctionName    `protobuf:"bytes,1,rep,name=functions,proto3" json:"functions,omitempty"`
+	Executors     []*PeerExecutor        `protobuf:"bytes,2,rep,name=executors,proto3" json:"executors,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerPool) Reset() {
+	*x = PeerPool{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerPool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerPool) ProtoMessage() {}
+
+func (x *PeerPool) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerPool.ProtoReflect.Descriptor instead.
+func (*PeerPool) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *PeerPool) GetFunctions() []*PeerFunctionName {
+	if x != nil {
+		return x.Functions
+	}
+	return nil
+}
+
+func (x *PeerPool) GetExecutors() []*PeerExecutor {
+	if x != nil {
+		return x.Executors
+	}
+	return nil
+}
+
+type PeerFunctionName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerFunctionName) Reset() {
+	*x = PeerFunctionName{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerFunctionName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerFunctionName) ProtoMessage() {}
+
+func (x *PeerFunctionName) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerFunctionName.ProtoReflect.Descriptor instead.
+func (*PeerFunctionName) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *PeerFunctionName) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PeerFunctionName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type PeerExecutor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    []byte                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Slots uint32                 `protobuf:"varint,3,opt,name=slots,proto3" json:"slots,omitempty"`
+	// Tries of this node's partitions, and how long those have run in all.
+	Running       uint32 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	BusyMillis    int64  `protobuf:"varint,5,opt,name=busy_millis,json=busyMillis,proto3" json:"busy_millis,omitempty"`
+	Draining      bool   `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerExecutor) Reset() {
+	*x = PeerExecutor{}
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerExecutor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerExecutor) ProtoMessage() {}
+
+func (x *PeerExecutor) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerExecutor.ProtoReflect.Descriptor instead.
+func (*PeerExecutor) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PeerExecutor) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *PeerExecutor) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PeerExecutor) GetSlots() uint32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *PeerExecutor) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *PeerExecutor) GetBusyMillis() int64 {
+	if x != nil {
+		return x.BusyMillis
+	}
+	return 0
+}
+
+func (x *PeerExecutor) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
 // PeerTenantUsage is what a node knows of a tenant: of its own partitions, and of its own door. Rates are of tasks a second.
 type PeerTenantUsage struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1965,7 +2322,7 @@ type PeerTenantUsage struct {
 
 func (x *PeerTenantUsage) Reset() {
 	*x = PeerTenantUsage{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2334,7 @@ func (x *PeerTenantUsage) String() string {
 func (*PeerTenantUsage) ProtoMessage() {}
 
 func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[29]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2347,7 @@ func (x *PeerTenantUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerTenantUsage.ProtoReflect.Descriptor instead.
 func (*PeerTenantUsage) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{29}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PeerTenantUsage) GetTenant() string {
@@ -2064,7 +2421,7 @@ type PeerPartitionStats struct {
 
 func (x *PeerPartitionStats) Reset() {
 	*x = PeerPartitionStats{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[30]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2433,7 @@ func (x *PeerPartitionStats) String() string {
 func (*PeerPartitionStats) ProtoMessage() {}
 
 func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[30]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2446,7 @@ func (x *PeerPartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPartitionStats.ProtoReflect.Descriptor instead.
 func (*PeerPartitionStats) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{30}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PeerPartitionStats) GetPartition() uint32 {
@@ -2154,7 +2511,7 @@ type PollRosterRequest struct {
 
 func (x *PollRosterRequest) Reset() {
 	*x = PollRosterRequest{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[31]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2523,7 @@ func (x *PollRosterRequest) String() string {
 func (*PollRosterRequest) ProtoMessage() {}
 
 func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[31]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2536,7 @@ func (x *PollRosterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterRequest.ProtoReflect.Descriptor instead.
 func (*PollRosterRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{31}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PollRosterRequest) GetNodeId() string {
@@ -2216,7 +2573,7 @@ type PollRosterResponse struct {
 
 func (x *PollRosterResponse) Reset() {
 	*x = PollRosterResponse{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[32]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2585,7 @@ func (x *PollRosterResponse) String() string {
 func (*PollRosterResponse) ProtoMessage() {}
 
 func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[32]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2598,7 @@ func (x *PollRosterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRosterResponse.ProtoReflect.Descriptor instead.
 func (*PollRosterResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{32}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PollRosterResponse) GetVersion() uint64 {
@@ -2278,7 +2635,7 @@ type RosterChange struct {
 
 func (x *RosterChange) Reset() {
 	*x = RosterChange{}
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[33]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2647,7 @@ func (x *RosterChange) String() string {
 func (*RosterChange) ProtoMessage() {}
 
 func (x *RosterChange) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_peer_service_proto_msgTypes[33]
+	mi := &file_headrace_v1_peer_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2660,7 @@ func (x *RosterChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RosterChange.ProtoReflect.Descriptor instead.
 func (*RosterChange) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{33}
+	return file_headrace_v1_peer_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RosterChange) GetExecutorId() []byte {
@@ -2471,7 +2828,7 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\x06opened\x18\x02 \x01(\bR\x06opened\x12)\n" +
 	"\x04task\x18\x03 \x01(\v2\x15.headrace.v1.LiveTaskR\x04task\x12\x16\n" +
 	"\x06closed\x18\x04 \x01(\bR\x06closed\"\x14\n" +
-	"\x12StreamStatsRequest\"\x99\x02\n" +
+	"\x12StreamStatsRequest\"\xcb\x02\n" +
 	"\x13StreamStatsResponse\x12?\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1f.headrace.v1.PeerPartitionStatsR\n" +
@@ -2481,7 +2838,37 @@ const file_headrace_v1_peer_service_proto_rawDesc = "" +
 	"\n" +
 	"start_rate\x18\x04 \x01(\x01R\tstartRate\x12'\n" +
 	"\x0fshared_pressure\x18\x05 \x01(\x01R\x0esharedPressure\x126\n" +
-	"\atenants\x18\x06 \x03(\v2\x1c.headrace.v1.PeerTenantUsageR\atenants\"\xf5\x01\n" +
+	"\atenants\x18\x06 \x03(\v2\x1c.headrace.v1.PeerTenantUsageR\atenants\x120\n" +
+	"\x05pools\x18\a \x01(\v2\x1a.headrace.v1.PeerPoolStatsR\x05pools\"z\n" +
+	"\rPeerPoolStats\x12<\n" +
+	"\tfunctions\x18\x01 \x03(\v2\x1e.headrace.v1.PeerFunctionStatsR\tfunctions\x12+\n" +
+	"\x05pools\x18\x02 \x03(\v2\x15.headrace.v1.PeerPoolR\x05pools\"\x82\x02\n" +
+	"\x11PeerFunctionStats\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"downstream\x18\x03 \x01(\tR\n" +
+	"downstream\x12\x18\n" +
+	"\awaiting\x18\x04 \x01(\x03R\awaiting\x12\x18\n" +
+	"\arunning\x18\x05 \x01(\x03R\arunning\x12!\n" +
+	"\farrival_rate\x18\x06 \x01(\x01R\varrivalRate\x12%\n" +
+	"\x0eservice_micros\x18\a \x01(\x03R\rserviceMicros\x12\x19\n" +
+	"\x05limit\x18\b \x01(\x01H\x00R\x05limit\x88\x01\x01B\b\n" +
+	"\x06_limit\"\x80\x01\n" +
+	"\bPeerPool\x12;\n" +
+	"\tfunctions\x18\x01 \x03(\v2\x1d.headrace.v1.PeerFunctionNameR\tfunctions\x127\n" +
+	"\texecutors\x18\x02 \x03(\v2\x19.headrace.v1.PeerExecutorR\texecutors\">\n" +
+	"\x10PeerFunctionName\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x9f\x01\n" +
+	"\fPeerExecutor\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05slots\x18\x03 \x01(\rR\x05slots\x12\x18\n" +
+	"\arunning\x18\x04 \x01(\rR\arunning\x12\x1f\n" +
+	"\vbusy_millis\x18\x05 \x01(\x03R\n" +
+	"busyMillis\x12\x1a\n" +
+	"\bdraining\x18\x06 \x01(\bR\bdraining\"\xf5\x01\n" +
 	"\x0fPeerTenantUsage\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\x03R\x05ready\x12\x12\n" +
@@ -2556,7 +2943,7 @@ func file_headrace_v1_peer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_peer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_headrace_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(PeerErrorCode)(0),            // 0: headrace.v1.PeerErrorCode
 	(*PeerError)(nil),             // 1: headrace.v1.PeerError
@@ -2588,88 +2975,98 @@ var file_headrace_v1_peer_service_proto_goTypes = []any{
 	(*WatchTasksResponse)(nil),    // 27: headrace.v1.WatchTasksResponse
 	(*StreamStatsRequest)(nil),    // 28: headrace.v1.StreamStatsRequest
 	(*StreamStatsResponse)(nil),   // 29: headrace.v1.StreamStatsResponse
-	(*PeerTenantUsage)(nil),       // 30: headrace.v1.PeerTenantUsage
-	(*PeerPartitionStats)(nil),    // 31: headrace.v1.PeerPartitionStats
-	(*PollRosterRequest)(nil),     // 32: headrace.v1.PollRosterRequest
-	(*PollRosterResponse)(nil),    // 33: headrace.v1.PollRosterResponse
-	(*RosterChange)(nil),          // 34: headrace.v1.RosterChange
-	(TaskState)(0),                // 35: headrace.v1.TaskState
-	(CancelOutcome)(0),            // 36: headrace.v1.CancelOutcome
-	(*Token)(nil),                 // 37: headrace.v1.Token
-	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
-	(*Progress)(nil),              // 39: headrace.v1.Progress
-	(*LogLine)(nil),               // 40: headrace.v1.LogLine
-	(*Explanation)(nil),           // 41: headrace.v1.Explanation
-	(*Limit)(nil),                 // 42: headrace.v1.Limit
-	(*Bound)(nil),                 // 43: headrace.v1.Bound
-	(*PartitionEpoch)(nil),        // 44: headrace.v1.PartitionEpoch
-	(Band)(0),                     // 45: headrace.v1.Band
-	(*Node)(nil),                  // 46: headrace.v1.Node
+	(*PeerPoolStats)(nil),         // 30: headrace.v1.PeerPoolStats
+	(*PeerFunctionStats)(nil),     // 31: headrace.v1.PeerFunctionStats
+	(*PeerPool)(nil),              // 32: headrace.v1.PeerPool
+	(*PeerFunctionName)(nil),      // 33: headrace.v1.PeerFunctionName
+	(*PeerExecutor)(nil),          // 34: headrace.v1.PeerExecutor
+	(*PeerTenantUsage)(nil),       // 35: headrace.v1.PeerTenantUsage
+	(*PeerPartitionStats)(nil),    // 36: headrace.v1.PeerPartitionStats
+	(*PollRosterRequest)(nil),     // 37: headrace.v1.PollRosterRequest
+	(*PollRosterResponse)(nil),    // 38: headrace.v1.PollRosterResponse
+	(*RosterChange)(nil),          // 39: headrace.v1.RosterChange
+	(TaskState)(0),                // 40: headrace.v1.TaskState
+	(CancelOutcome)(0),            // 41: headrace.v1.CancelOutcome
+	(*Token)(nil),                 // 42: headrace.v1.Token
+	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
+	(*Progress)(nil),              // 44: headrace.v1.Progress
+	(*LogLine)(nil),               // 45: headrace.v1.LogLine
+	(*Explanation)(nil),           // 46: headrace.v1.Explanation
+	(*Limit)(nil),                 // 47: headrace.v1.Limit
+	(*Bound)(nil),                 // 48: headrace.v1.Bound
+	(*PartitionEpoch)(nil),        // 49: headrace.v1.PartitionEpoch
+	(Band)(0),                     // 50: headrace.v1.Band
+	(*Node)(nil),                  // 51: headrace.v1.Node
 }
 var file_headrace_v1_peer_service_proto_depIdxs = []int32{
 	0,  // 0: headrace.v1.PeerError.code:type_name -> headrace.v1.PeerErrorCode
-	35, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
+	40, // 1: headrace.v1.PeerError.existing_state:type_name -> headrace.v1.TaskState
 	1,  // 2: headrace.v1.ForwardSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 3: headrace.v1.ForwardSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 4: headrace.v1.PeerSubmitItem.error:type_name -> headrace.v1.PeerError
 	1,  // 5: headrace.v1.LookSubmitResponse.error:type_name -> headrace.v1.PeerError
 	4,  // 6: headrace.v1.LookSubmitResponse.items:type_name -> headrace.v1.PeerSubmitItem
 	1,  // 7: headrace.v1.ForwardCancelResponse.error:type_name -> headrace.v1.PeerError
-	36, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
-	37, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
-	38, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
-	38, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
-	38, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
-	39, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
-	40, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
+	41, // 8: headrace.v1.ForwardCancelResponse.outcome:type_name -> headrace.v1.CancelOutcome
+	42, // 9: headrace.v1.LiveTask.token:type_name -> headrace.v1.Token
+	43, // 10: headrace.v1.LiveTask.chosen_time:type_name -> google.protobuf.Timestamp
+	43, // 11: headrace.v1.LiveTask.pushed_time:type_name -> google.protobuf.Timestamp
+	43, // 12: headrace.v1.LiveTask.acked_time:type_name -> google.protobuf.Timestamp
+	44, // 13: headrace.v1.LiveTask.progress:type_name -> headrace.v1.Progress
+	45, // 14: headrace.v1.LiveTask.log_lines:type_name -> headrace.v1.LogLine
 	9,  // 15: headrace.v1.ReadViewsResponse.tasks:type_name -> headrace.v1.LiveTask
 	1,  // 16: headrace.v1.ExplainTaskResponse.error:type_name -> headrace.v1.PeerError
-	41, // 17: headrace.v1.ExplainTaskResponse.explanation:type_name -> headrace.v1.Explanation
-	42, // 18: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
-	43, // 19: headrace.v1.ReadBoundsResponse.bounds:type_name -> headrace.v1.Bound
-	44, // 20: headrace.v1.ShareBoundsRequest.open:type_name -> headrace.v1.PartitionEpoch
-	44, // 21: headrace.v1.ShareBoundsRequest.lost:type_name -> headrace.v1.PartitionEpoch
+	46, // 17: headrace.v1.ExplainTaskResponse.explanation:type_name -> headrace.v1.Explanation
+	47, // 18: headrace.v1.ReadLimitsResponse.limits:type_name -> headrace.v1.Limit
+	48, // 19: headrace.v1.ReadBoundsResponse.bounds:type_name -> headrace.v1.Bound
+	49, // 20: headrace.v1.ShareBoundsRequest.open:type_name -> headrace.v1.PartitionEpoch
+	49, // 21: headrace.v1.ShareBoundsRequest.lost:type_name -> headrace.v1.PartitionEpoch
 	22, // 22: headrace.v1.ShareBoundsRequest.uses:type_name -> headrace.v1.BoundUse
 	23, // 23: headrace.v1.ShareBoundsResponse.shares:type_name -> headrace.v1.BoundShare
-	44, // 24: headrace.v1.ShareBoundsResponse.adopted:type_name -> headrace.v1.PartitionEpoch
-	45, // 25: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
+	49, // 24: headrace.v1.ShareBoundsResponse.adopted:type_name -> headrace.v1.PartitionEpoch
+	50, // 25: headrace.v1.ApplyPausesRequest.band:type_name -> headrace.v1.Band
 	1,  // 26: headrace.v1.ApplyPausesResponse.error:type_name -> headrace.v1.PeerError
 	9,  // 27: headrace.v1.WatchTasksResponse.task:type_name -> headrace.v1.LiveTask
-	31, // 28: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
-	46, // 29: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
-	30, // 30: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
-	34, // 31: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
-	2,  // 32: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
-	5,  // 33: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
-	7,  // 34: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
-	10, // 35: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
-	12, // 36: headrace.v1.PeerService.ExplainTask:input_type -> headrace.v1.ExplainTaskRequest
-	14, // 37: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
-	24, // 38: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
-	16, // 39: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
-	18, // 40: headrace.v1.PeerService.ReadBounds:input_type -> headrace.v1.ReadBoundsRequest
-	20, // 41: headrace.v1.PeerService.ShareBounds:input_type -> headrace.v1.ShareBoundsRequest
-	26, // 42: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
-	28, // 43: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
-	32, // 44: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
-	3,  // 45: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
-	6,  // 46: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
-	8,  // 47: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
-	11, // 48: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
-	13, // 49: headrace.v1.PeerService.ExplainTask:output_type -> headrace.v1.ExplainTaskResponse
-	15, // 50: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
-	25, // 51: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
-	17, // 52: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
-	19, // 53: headrace.v1.PeerService.ReadBounds:output_type -> headrace.v1.ReadBoundsResponse
-	21, // 54: headrace.v1.PeerService.ShareBounds:output_type -> headrace.v1.ShareBoundsResponse
-	27, // 55: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
-	29, // 56: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
-	33, // 57: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
-	45, // [45:58] is the sub-list for method output_type
-	32, // [32:45] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	36, // 28: headrace.v1.StreamStatsResponse.partitions:type_name -> headrace.v1.PeerPartitionStats
+	51, // 29: headrace.v1.StreamStatsResponse.node:type_name -> headrace.v1.Node
+	35, // 30: headrace.v1.StreamStatsResponse.tenants:type_name -> headrace.v1.PeerTenantUsage
+	30, // 31: headrace.v1.StreamStatsResponse.pools:type_name -> headrace.v1.PeerPoolStats
+	31, // 32: headrace.v1.PeerPoolStats.functions:type_name -> headrace.v1.PeerFunctionStats
+	32, // 33: headrace.v1.PeerPoolStats.pools:type_name -> headrace.v1.PeerPool
+	33, // 34: headrace.v1.PeerPool.functions:type_name -> headrace.v1.PeerFunctionName
+	34, // 35: headrace.v1.PeerPool.executors:type_name -> headrace.v1.PeerExecutor
+	39, // 36: headrace.v1.PollRosterResponse.changes:type_name -> headrace.v1.RosterChange
+	2,  // 37: headrace.v1.PeerService.ForwardSubmit:input_type -> headrace.v1.ForwardSubmitRequest
+	5,  // 38: headrace.v1.PeerService.LookSubmit:input_type -> headrace.v1.LookSubmitRequest
+	7,  // 39: headrace.v1.PeerService.ForwardCancel:input_type -> headrace.v1.ForwardCancelRequest
+	10, // 40: headrace.v1.PeerService.ReadViews:input_type -> headrace.v1.ReadViewsRequest
+	12, // 41: headrace.v1.PeerService.ExplainTask:input_type -> headrace.v1.ExplainTaskRequest
+	14, // 42: headrace.v1.PeerService.ReadRunning:input_type -> headrace.v1.ReadRunningRequest
+	24, // 43: headrace.v1.PeerService.ApplyPauses:input_type -> headrace.v1.ApplyPausesRequest
+	16, // 44: headrace.v1.PeerService.ReadLimits:input_type -> headrace.v1.ReadLimitsRequest
+	18, // 45: headrace.v1.PeerService.ReadBounds:input_type -> headrace.v1.ReadBoundsRequest
+	20, // 46: headrace.v1.PeerService.ShareBounds:input_type -> headrace.v1.ShareBoundsRequest
+	26, // 47: headrace.v1.PeerService.WatchTasks:input_type -> headrace.v1.WatchTasksRequest
+	28, // 48: headrace.v1.PeerService.StreamStats:input_type -> headrace.v1.StreamStatsRequest
+	37, // 49: headrace.v1.PeerService.PollRoster:input_type -> headrace.v1.PollRosterRequest
+	3,  // 50: headrace.v1.PeerService.ForwardSubmit:output_type -> headrace.v1.ForwardSubmitResponse
+	6,  // 51: headrace.v1.PeerService.LookSubmit:output_type -> headrace.v1.LookSubmitResponse
+	8,  // 52: headrace.v1.PeerService.ForwardCancel:output_type -> headrace.v1.ForwardCancelResponse
+	11, // 53: headrace.v1.PeerService.ReadViews:output_type -> headrace.v1.ReadViewsResponse
+	13, // 54: headrace.v1.PeerService.ExplainTask:output_type -> headrace.v1.ExplainTaskResponse
+	15, // 55: headrace.v1.PeerService.ReadRunning:output_type -> headrace.v1.ReadRunningResponse
+	25, // 56: headrace.v1.PeerService.ApplyPauses:output_type -> headrace.v1.ApplyPausesResponse
+	17, // 57: headrace.v1.PeerService.ReadLimits:output_type -> headrace.v1.ReadLimitsResponse
+	19, // 58: headrace.v1.PeerService.ReadBounds:output_type -> headrace.v1.ReadBoundsResponse
+	21, // 59: headrace.v1.PeerService.ShareBounds:output_type -> headrace.v1.ShareBoundsResponse
+	27, // 60: headrace.v1.PeerService.WatchTasks:output_type -> headrace.v1.WatchTasksResponse
+	29, // 61: headrace.v1.PeerService.StreamStats:output_type -> headrace.v1.StreamStatsResponse
+	38, // 62: headrace.v1.PeerService.PollRoster:output_type -> headrace.v1.PollRosterResponse
+	50, // [50:63] is the sub-list for method output_type
+	37, // [37:50] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_peer_service_proto_init() }
@@ -2682,13 +3079,14 @@ func file_headrace_v1_peer_service_proto_init() {
 	file_headrace_v1_limit_service_proto_init()
 	file_headrace_v1_task_proto_init()
 	file_headrace_v1_task_service_proto_init()
+	file_headrace_v1_peer_service_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_peer_service_proto_rawDesc), len(file_headrace_v1_peer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
