@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,6 +131,9 @@ func init() {
 	}
 	b.WriteByte(')')
 	commitSQL = b.String()
+	h := fnv.New64a()
+	h.Write([]byte(commitSQL))
+	commitName = fmt.Sprintf("headrace_commit_%016x", h.Sum64())
 }
 
 // send sends what the writer has loaded.
@@ -145,10 +149,7 @@ func (s *Store) send(ctx context.Context, today int32) (*answer, error) {
 		return nil, notSent(fmt.Errorf("connect: %w", err))
 	}
 	defer conn.Release()
-	pg, params := conn.Conn().PgConn(), c.params(today)
-	s.writer.lent.to(pg, c.size())
-	r := pg.ExecParams(ctx, commitSQL, params, c.oids, c.binary, []int16{1}).Read()
-	s.writer.lent.back(pg)
+	r := s.execCommit(ctx, conn, c.params(today))
 	if r.Err != nil {
 		if code(r.Err) == codeNoPartitionForRow {
 			clear(s.writer.days)

@@ -21,7 +21,7 @@
 //
 // # What a server must be like
 //
-// Everything works through a pooler in transaction mode: no prepared statement has a name, no
+// Everything works through a pooler in transaction mode: no prepared statement has to have a name, no
 // setting, lock or temporary object outlives its transaction. A server that is read-only or in
 // recovery is never taken for the primary: not when a connection is made, not when an epoch is read.
 //

@@ -28,6 +28,7 @@ const (
 	codeNoPartitionForRow = "23514"
 	codeUndefinedTable    = "42P01"
 	codeNotInState        = "55000"
+	codeNoStatement       = "26000" // of that name
 )
 
 // code returns the SQLSTATE of an error that ended a statement and not the session, "" if it is none:

@@ -67,6 +67,7 @@ type Store struct {
 
 	commitMu sync.Mutex // guards following
 	writer   writer
+	nameless bool        // commits: a pooler hands them to servers where no statement has a name
 	acquired atomic.Bool // since the last commit: the writer is to forget what it takes to be there
 
 	partsMu sync.Mutex // guards following
@@ -101,8 +102,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("pgstore: %w", err)
 	}
 	pc.MaxConns = int32(cfg.Connections)
-	// A pooler hands each transaction to another server: no statement may have a name there. Descriptions
-	// are cached on our side, so that a read is one round trip all the same.
+	// A pooler hands each transaction to another server: no statement may have a name there, but for
+	// commits (prepared.go). Descriptions are cached on our side, so that a read is one round trip all the same.
 	pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	pc.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
