@@ -29,7 +29,7 @@ func TestKillOwner(t *testing.T) {
 		w.goOn(500 * time.Millisecond)
 		k.broken(victim.Kill)
 		k.opened(w.ttl + 1500*time.Millisecond)
-		w.goOn(2 * time.Second)
+		w.goOn(pick(2*time.Second, 5*time.Second)) // what one kill's next owners got is pushed before they are killed
 		fresh.stop()
 		fresh.report("the probe")
 		if err := victim.Start(t.Context()); err != nil {

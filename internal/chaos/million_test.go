@@ -25,12 +25,13 @@ func TestMillionWaiting(t *testing.T) {
 	w.submitAll(n, w.c.Nodes, func(i int) client.Task { return client.Task{Function: "nap", Payload: fmt.Appendf(nil, "%040d", i)} })
 	t.Logf("%d tasks submitted in %v", n, time.Since(began).Round(time.Second))
 
-	// Three executors, which do not make a dent: 30 slots of 200 ms are 150 tasks a second.
+	// Three executors, which do not make a dent: a slot does five tasks a second. Each has some long ones, of partitions of
+	// each node.
 	var xs []*ledger.Worker
 	for i := range 3 {
-		xs = append(xs, w.worker(fmt.Sprint("x", i+1), 10))
+		xs = append(xs, w.worker(fmt.Sprint("x", i+1), 20))
 	}
-	holds := w.submitAll(6, w.c.Nodes, func(int) client.Task { return client.Task{Function: "hold"} })
+	holds := w.submitHolds(30, func(int) client.Task { return client.Task{Function: "hold"} })
 	w.started(holds)
 	w.goOn(5 * time.Second) // what runs is recorded after a second
 
@@ -52,6 +53,10 @@ func TestMillionWaiting(t *testing.T) {
 	w.goOn(5 * time.Second)
 	w.grew(killed, before)
 	w.again(w.c.Nodes[1])
+
+	// A partition whose owners die twice within two minutes of acquiring it is opened with care (ADR 25): what was read of it is tried in
+	// groups, and its waiting tasks may take some seconds more. That is another row's; here the owners have proved themselves.
+	w.goOn(2*time.Minute + 10*time.Second)
 
 	both := w.watch(w.c.Nodes[2])
 	both.probes()
@@ -201,4 +206,13 @@ func (k *takeover) gap(runs map[string]*ledger.Runs, bound time.Duration) {
 		}
 	}
 	k.w.steady("hand-over of "+k.victim.Name, probes, from, to.Add(time.Second), bound)
+}
+
+// submitHolds submits tasks one by one, so that they lie in many partitions.
+func (w *world) submitHolds(n int, task func(int) client.Task) (ids []string) {
+	w.t.Helper()
+	for i := range n {
+		ids = append(ids, w.submitAll(1, w.c.Nodes[i%len(w.c.Nodes):][:1], task, w.tenants[i%len(w.tenants)])...)
+	}
+	return ids
 }
