@@ -167,11 +167,13 @@ func (b *bound) moved(c *Core) {
 	}
 }
 
-// boundsChanged is called when a try of a function begins or ends.
-func (c *Core) boundsChanged(f *function) {
+// boundsChanged is called when a try of a function begins or has ended. An end shuts nothing.
+func (c *Core) boundsChanged(f *function, begins bool) {
 	for _, b := range [...]*bound{f.tenant.bound, f.bound} {
-		if b != nil {
-			b.usedAt = c.now
+		if b == nil {
+			continue
+		}
+		if b.usedAt = c.now; begins || b.shut {
 			b.update(c)
 		}
 	}

@@ -67,7 +67,7 @@ func (b *bound) ready(c *Core) int {
 }
 
 func (f *function) ready(c *Core) int {
-	if len(f.pools) == 0 || !f.down.takes(c) {
+	if c.draining || c.heldFor != "" || len(f.pools) == 0 || !f.down.takes(c) {
 		return 0
 	}
 	n := 0

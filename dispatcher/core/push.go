@@ -332,7 +332,7 @@ func (c *Core) beginTry(it *item, y *try) {
 		c.limitBegins(f, y)
 	}
 	f.flying++
-	c.boundsChanged(f)
+	c.boundsChanged(f, true)
 	it.part.stat.Running++
 	if y.unsure = y.ackedAt.IsZero() && y.claimed; y.unsure {
 		it.part.unsure++
@@ -355,7 +355,7 @@ func (c *Core) endTry(it *item) {
 	f := it.lane.flow.function
 	f.tenant.flying.remove(it)
 	f.flying--
-	c.boundsChanged(f)
+	c.boundsChanged(f, false)
 	y.executor.flying.remove(it)
 	y.executor.begunMillis -= y.begunAt.UnixMilli()
 	it.lane.flow.running--

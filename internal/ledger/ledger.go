@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -140,4 +141,43 @@ func Describe(states map[task.State]int, l map[string]*Runs) string {
 	}
 	fmt.Fprintf(&b, "%d starts, %d tasks started more than once", starts, again)
 	return b.String()
+}
+
+// AtOnce returns how many tries the workers' files have at one time at most, and how many starts in all.
+func AtOnce(t testing.TB, ws ...*Worker) (most, starts int) {
+	t.Helper()
+	type event struct {
+		at int64
+		by int
+	}
+	var events []event
+	for _, w := range ws {
+		data, err := os.ReadFile(w.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			f := strings.Fields(line)
+			if len(f) != 4 {
+				continue
+			}
+			at, err := strconv.ParseInt(f[3], 10, 64)
+			if err != nil {
+				continue
+			}
+			e := event{at, -1}
+			if f[0] == "start" {
+				e.by = 1
+				starts++
+			}
+			events = append(events, e)
+		}
+	}
+	slices.SortFunc(events, func(a, b event) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.by, b.by)) })
+	n := 0
+	for _, e := range events {
+		n += e.by
+		most = max(most, n)
+	}
+	return most, starts
 }
