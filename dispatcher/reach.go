@@ -87,7 +87,7 @@ func (n *Node) watchReach(ctx context.Context) {
 		for _, db := range n.dbs.list {
 			db.reaches.tick(ctx, &looks, n.cfg.TTL)
 			if since, is := db.reaches.cut(); is {
-				cut = append(cut, shard.CutOff{Database: db.Name, Since: since.UTC()})
+				cut = append(cut, shard.CutOff{Database: db.Name, Since: since.UTC(), Back: !db.reaches.away()})
 			}
 		}
 		if slices.Equal(cut, told) {
@@ -108,12 +108,12 @@ func (n *Node) watchReach(ctx context.Context) {
 // databaseAway is api.Config.DatabaseAway.
 func (n *Node) databaseAway(i int) bool { r := n.dbs.list[i].reaches; return r != nil && r.away() }
 
-// cutFrom is owners.cut.
+// cutFrom is owners.cut: while the database answers a partition is handed over in order.
 func (n *Node) cutFrom(partition uint32) bool {
 	i, ok := n.dbs.index(partition)
 	if !ok || n.dbs.list[i].reaches == nil {
 		return false
 	}
 	_, cut := n.dbs.list[i].reaches.cut()
-	return cut
+	return cut && n.databaseAway(i)
 }

@@ -11,6 +11,8 @@ import (
 type CutOff struct {
 	Database string    `json:"database"`
 	Since    time.Time `json:"since"` // its last answer; by the node's clock, for people
+	// Back: it answers again, and has to go on for a while. Until then the node keeps what it has of it, and gets nothing more.
+	Back bool `json:"back,omitempty"`
 }
 
 // Bounds of Reach.
@@ -128,7 +130,10 @@ const (
 // Cuts is what a leader makes of what nodes say of their databases. A node is barred from a database that it can't
 // reach for as long as another one does. That has to stand for a while: when a database dies or comes back, not all
 // notice at once, and moving its partitions would help nobody. The zero value knows of nothing.
-type Cuts struct{ since map[cutKey]time.Time }
+type Cuts struct {
+	since map[cutKey]time.Time // of the cut off
+	back  map[cutKey]bool      // of those that the database answers again
+}
 
 type cutKey struct {
 	node     NodeID
@@ -137,7 +142,7 @@ type cutKey struct {
 
 // Look takes what the members say now. It returns when to look again at the latest, if nothing changes; zero: never.
 func (c *Cuts) Look(now time.Time, nodes []Node, confirm time.Duration) (again time.Time) {
-	next := map[cutKey]time.Time{}
+	next, back := map[cutKey]time.Time{}, map[cutKey]bool{}
 	for _, n := range nodes {
 		if !n.Takes() {
 			continue
@@ -147,6 +152,10 @@ func (c *Cuts) Look(now time.Time, nodes []Node, confirm time.Duration) (again t
 				continue // nobody reaches it
 			}
 			k := cutKey{n.ID, cut.Database}
+			if cut.Back {
+				back[k] = true
+				continue
+			}
 			at, known := c.since[k]
 			if !known {
 				at = now
@@ -157,14 +166,17 @@ func (c *Cuts) Look(now time.Time, nodes []Node, confirm time.Duration) (again t
 			}
 		}
 	}
-	c.since = next
+	c.since, c.back = next, back
 	return again
 }
 
 // Access is what the last Look says, confirm as there.
 func (c *Cuts) Access(now time.Time, confirm time.Duration, node NodeID, database string) Access {
-	at, cut := c.since[cutKey{node, database}]
+	k := cutKey{node, database}
+	at, cut := c.since[k]
 	switch {
+	case c.back[k]:
+		return Keeps
 	case !cut:
 		return Full
 	case now.Sub(at) < confirm:
@@ -174,10 +186,10 @@ func (c *Cuts) Access(now time.Time, confirm time.Duration, node NodeID, databas
 }
 
 // None reports whether every node has full access to everything.
-func (c *Cuts) None() bool { return len(c.since) == 0 }
+func (c *Cuts) None() bool { return len(c.since)+len(c.back) == 0 }
 
 func (n Node) cutFrom(database string) bool {
-	return slices.ContainsFunc(n.Cut, func(c CutOff) bool { return c.Database == database })
+	return slices.ContainsFunc(n.Cut, func(c CutOff) bool { return c.Database == database && !c.Back })
 }
 
 // AssignReached is Assign where not every node may have every partition. No partition stays on a node that is barred from

@@ -113,13 +113,13 @@ func TestReachByCallsAndAfterAPause(t *testing.T) {
 	}
 }
 
-func cutNodes(text string) (ns []Node) { // "a:db1,db2 b: c-:" with - for one that takes nothing
+func cutNodes(text string) (ns []Node) { // "a:db1,db2+ b: c-:" with - for one that takes nothing, + for a database that is back
 	for word := range strings.FieldsSeq(text) {
 		name, dbs, _ := strings.Cut(word, ":")
 		n := Node{ID: NodeID(strings.TrimSuffix(name, "-")), Draining: strings.HasSuffix(name, "-")}
 		for db := range strings.SplitSeq(dbs, ",") {
 			if db != "" {
-				n.Cut = append(n.Cut, CutOff{Database: db})
+				n.Cut = append(n.Cut, CutOff{Database: strings.TrimSuffix(db, "+"), Back: strings.HasSuffix(db, "+")})
 			}
 		}
 		ns = append(ns, n)
@@ -152,6 +152,13 @@ func TestCutsTellADeadDatabaseFromACutOffNode(t *testing.T) {
 	step(time.Hour, "a:db b:db c:", "keeps keeps full")
 	step(time.Second, "a: b:db c:", "full keeps full")
 	step(time.Second, "a: b: c:", "full full full")
+	step(0, "a:db b:db c:db", "full full full")
+	step(0, "a:db+ b:db c:db", "keeps keeps keeps") // it comes back to one after the other, and nobody loses anything
+	step(time.Second, "a:db+ b:db+ c:db+", "keeps keeps keeps")
+	step(time.Hour, "a:db+ b: c:db+", "keeps full keeps")
+	step(0, "a:db+ b:db+ c:db", "keeps keeps keeps")
+	step(confirm, "a:db+ b:db+ c:db", "keeps keeps barred")
+	step(0, "a: b: c:", "full full full")
 	step(0, "a:db b: c:other", "keeps full full")
 	step(confirm, "a:db b: c:other", "barred full full")
 	step(time.Hour, "a:db b: c-:db", "barred full full")

@@ -214,11 +214,11 @@ func (w *pauseAwait) missing(owners map[uint32]shard.NodeID) []*headracev1.Pause
 		switch {
 		case id == "":
 			m.Why = "nobody owns them now; their next owner reads the rule before it pushes anything"
+		case w.s.away(by[id]) != "":
+			m.Why = "database " + w.s.away(by[id]) + " does not answer; who opens them next reads the rule before it pushes anything"
 		case w.why[id] != nil:
 			m.Why = "the owner does not answer"
 			w.s.log.Debug("a pause is not acknowledged", telemetry.Text("owner", string(id)), telemetry.Err(w.why[id]))
-		case w.s.away(by[id]) != "":
-			m.Why = "database " + w.s.away(by[id]) + " does not answer; who opens them next reads the rule before it pushes anything"
 		default:
 			m.Why = "the owner has just changed, or its database can't be reached"
 		}
