@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -31,6 +30,12 @@ type Config struct {
 	// Slots is how many tries run at once, 1 to 100,000. More slots hide more waiting, but each costs
 	// memory for its payload and result. Default 16 for each CPU (GOMAXPROCS).
 	Slots int
+	// Labels are what functions may require or prefer (fn.Options), such as {"gpu": "true"}: at most 16, keys as names of
+	// functions, values of 1-63 letters, digits, '.', '_', '-'. A function that requires a label which is not here is not
+	// offered by this executor. Default: none.
+	Labels map[string]string
+	// Reserve keeps some of the Slots for a band or a function, in all less than Slots. Default: any work may have all.
+	Reserve []Reserve
 	// Name is shown to people, at most 63 bytes, and tells whoever starts executors which one is which. Default what
 	// the environment has in HEADRACE_EXECUTOR_NAME, else host name and process id.
 	Name string
@@ -105,6 +110,12 @@ func (c Config) Validate() error {
 	if c.Slots < 1 || c.Slots > 100_000 {
 		return &task.FieldError{Field: "Config.Slots", Value: fmt.Sprint(c.Slots), Want: "1 to 100,000"}
 	}
+	if err := task.MatchLabels("Config.Labels", c.Labels); err != nil {
+		return err
+	}
+	if err := c.checkReserve(); err != nil {
+		return err
+	}
 	if len(c.Name) > task.MaxNameLen || !utf8.ValidString(c.Name) || strings.ContainsFunc(c.Name, unicode.IsControl) {
 		return &task.FieldError{Field: "Config.Name", Value: c.Name, Want: "at most 63 bytes of UTF-8 without control characters"}
 	}
@@ -118,11 +129,11 @@ func (c Config) Validate() error {
 // goroutines.
 type Executor struct {
 	cfg      Config
-	id       [16]byte      // new at each start of the process: a second process never speaks for the first
 	draining chan struct{} // closed by the first Shutdown
 	hurry    chan struct{} // closed when a Shutdown can't wait any longer
 	ended    chan struct{} // closed when Run has returned
 	ready    chan struct{} // closed when the first session was welcomed
+	welcomed sync.Once     // closes ready
 
 	started   atomic.Int64
 	succeeded atomic.Int64
@@ -151,16 +162,14 @@ func New(cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
-	x := &Executor{
+	return &Executor{
 		cfg:      cfg.withDefaults(),
 		draining: make(chan struct{}),
 		hurry:    make(chan struct{}),
 		ended:    make(chan struct{}),
 		ready:    make(chan struct{}),
 		byName:   make(map[functionName]bool),
-	}
-	rand.Read(x.id[:]) // never fails
-	return x, nil
+	}, nil
 }
 
 // Run connects, takes tasks and runs them. It blocks until ctx is done or Shutdown is called, then
@@ -187,7 +196,11 @@ func (x *Executor) Run(ctx context.Context) error {
 	functions := x.functions
 	x.mu.Unlock()
 	defer close(x.ended)
-	return newLoop(x, context.WithoutCancel(ctx), functions).run(ctx.Done())
+	shares, err := x.shares(functions)
+	if err != nil {
+		return err
+	}
+	return x.runAll(ctx, shares)
 }
 
 // Shutdown drains as the end of Run's context does, and returns when Run has. If ctx ends before, what

@@ -127,6 +127,7 @@ func (r *registration) declaration() *headracev1.FunctionDeclaration {
 		Tenant: r.tenant, Name: r.name, Version: r.policy.Version,
 		MaxAttempts: uint32(r.policy.MaxAttempts), BackoffFactor: r.policy.Backoff.Factor,
 		Exclusive: r.policy.Exclusive, Downstream: r.policy.Downstream,
+		Cost: uint32(r.policy.Cost), Requires: r.policy.Requires, Prefers: r.policy.Prefers,
 	}
 	if v := r.policy.Timeout; v != 0 {
 		d.Timeout = durationpb.New(v)

@@ -42,9 +42,9 @@ type loop struct {
 // closePatience is how long the end of Run waits for nodes to close their side of the streams.
 const closePatience = 200 * time.Millisecond
 
-func newLoop(x *Executor, base context.Context, functions []*registration) *loop {
+func newLoop(x *Executor, base context.Context, sh share) *loop {
 	l := &loop{
-		x: x, base: base, functions: functions, bootstrap: grpcx.Addrs(x.cfg.Addr),
+		x: x, base: base, functions: sh.functions, bootstrap: grpcx.Addrs(x.cfg.Addr),
 		box:     box{wake: make(chan struct{}, 1)},
 		clock:   clock.New(),
 		streams: make(map[engine.SessionID]*stream),
@@ -52,9 +52,14 @@ func newLoop(x *Executor, base context.Context, functions []*registration) *loop
 		conns:   make(map[string]*conn),
 	}
 	l.pool = newPool(l.box.ended)
-	cfg := engine.Config{ExecutorID: x.id, Name: x.cfg.Name, Slots: x.cfg.Slots, SDKVersion: "go/" + version.String()}
-	for _, f := range functions {
-		cfg.Functions = append(cfg.Functions, f.declaration())
+	cfg := engine.Config{ExecutorID: sh.id, Name: sh.name, Slots: sh.slots, Labels: x.cfg.Labels, SDKVersion: "go/" + version.String()}
+	for _, f := range sh.functions {
+		d := f.declaration()
+		d.Cost = min(d.Cost, uint32(sh.slots))
+		if b := sh.bands(f); b != allBands {
+			d.Bands = b
+		}
+		cfg.Functions = append(cfg.Functions, d)
 	}
 	l.engine = engine.New(cfg)
 	return l
@@ -215,11 +220,7 @@ func (l *loop) received(s *stream, m *headracev1.SessionResponse) {
 		s.welcomed = true
 		l.x.sessions.Add(1)
 		l.x.cfg.Logger.Info("session open", "node", s.node.name, "partitions", len(m.Welcome.Epochs))
-		select {
-		case <-l.x.ready:
-		default:
-			close(l.x.ready)
-		}
+		l.x.welcomed.Do(func() { close(l.x.ready) })
 	}
 	s.heardAt = l.now
 	l.engine.Receive(l.now, s.id, m)

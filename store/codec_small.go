@@ -16,7 +16,7 @@ func EncodeFunction(dst []byte, f *Function) []byte {
 		Timeout: int64(p.Timeout), MaxAttempts: int64(p.MaxAttempts),
 		BackoffBase: int64(p.Backoff.Base), BackoffFactor: p.Backoff.Factor, BackoffMax: int64(p.Backoff.Max),
 		OrphanTimeout: int64(p.OrphanTimeout), CancelGrace: int64(p.CancelGrace),
-		Exclusive: p.Exclusive, Downstream: p.Downstream,
+		Exclusive: p.Exclusive, Downstream: p.Downstream, Cost: int64(p.Cost), Requires: p.Requires, Prefers: p.Prefers,
 	})
 }
 
@@ -30,7 +30,7 @@ func DecodeFunction(data []byte) (Function, error) {
 		Version: m.Version, Timeout: duration(m.Timeout), MaxAttempts: int(m.MaxAttempts),
 		Backoff:       task.Backoff{Base: duration(m.BackoffBase), Factor: m.BackoffFactor, Max: duration(m.BackoffMax)},
 		OrphanTimeout: duration(m.OrphanTimeout), CancelGrace: duration(m.CancelGrace),
-		Exclusive: m.Exclusive, Downstream: m.Downstream,
+		Exclusive: m.Exclusive, Downstream: m.Downstream, Cost: int(m.Cost), Requires: m.Requires, Prefers: m.Prefers,
 	}}, nil
 }
 

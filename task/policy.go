@@ -1,6 +1,7 @@
 package task
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math"
 	"time"
@@ -17,6 +18,12 @@ type Policy struct {
 	CancelGrace   time.Duration // 0: 30 s; how long a cancelled handler may take; 1 s … 1 h
 	Exclusive     bool          // never two runs at once: announced on disk before its push
 	Downstream    string        // "" means the function's own name
+	// Cost is how many of its executor's slots a try takes. 0: 1; at most the slots that the executor has.
+	Cost int
+	// Requires names labels that an executor must have to run the function, such as "gpu=true"; Prefers labels of the
+	// executors that get its tasks while one of them has a slot free. "": none; see ParseMatch.
+	Requires string
+	Prefers  string
 }
 
 // Defaults of a Policy.
@@ -24,8 +31,9 @@ const (
 	DefaultMaxAttempts   = 4
 	DefaultOrphanTimeout = 30 * time.Second
 	DefaultCancelGrace   = 30 * time.Second
-	MaxLosses            = 3  // the third loss, suffered alone on its executor, ends a task
-	MaxUndelivered       = 10 // so does this many pushes to executors that never came back to confirm or deny them
+	MaxLosses            = 3       // the third loss, suffered alone on its executor, ends a task
+	MaxSlots             = 100_000 // of an executor
+	MaxUndelivered       = 10      // so does this many pushes to executors that never came back to confirm or deny them
 )
 
 // WithDefaults returns p with every zero field replaced by its default.
@@ -68,6 +76,15 @@ func (p Policy) Validate() error {
 			return err
 		}
 	}
+	if p.Cost < 0 || p.Cost > MaxSlots {
+		return &FieldError{Field: "policy.cost", Value: fmt.Sprint(p.Cost), Want: "1 to the executor's slots, or 0 for 1"}
+	}
+	if _, err := ParseMatch("policy.requires", p.Requires); err != nil {
+		return err
+	}
+	if _, err := ParseMatch("policy.prefers", p.Prefers); err != nil {
+		return err
+	}
 	return p.Backoff.Validate()
 }
 
@@ -93,6 +110,11 @@ func (p Policy) Hash() uint64 {
 		word(1)
 	}
 	h.Write([]byte(p.Downstream))
+	if p.Cost != 0 || p.Requires != "" || p.Prefers != "" { // else as builds have it that do not know them
+		h.Write([]byte{0})
+		word(int64(p.Cost))
+		h.Write([]byte(p.Requires + "\x00" + p.Prefers))
+	}
 	return h.Sum64()
 }
 

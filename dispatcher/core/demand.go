@@ -16,13 +16,22 @@ func (c *Core) tellDemand() {
 		return
 	}
 	for _, p := range c.pools {
-		dry := len(p.sessions) == 0 && (p.mask != 0 || p.suspects.len() > 0)
-		if !dry && !p.demanded {
+		dry := len(p.sessions) == 0 && (p.mask != 0 || p.suspects.len() > 0 || len(p.keeps) > 0)
+		if !dry && !p.demanded && len(p.keeps) == 0 {
 			continue
 		}
 		p.demanded = false
 		waiting := -1
 		for _, s := range p.all {
+			if need := p.keptFor(s); need != s.unit || s.demand < need { // in pieces of that much, or no more
+				s.demand, s.unit = max(s.demand, need), need
+				m := c.message(s)
+				m.Demand, m.DemandUnit = proto.Uint32(uint32(s.demand)), uint32(need)
+			}
+			if s.unit > 0 {
+				p.demanded = true
+				continue
+			}
 			if rise := dry && s.demand < demandMax/2; rise || s.demand > 0 && s.message != nil && s.message.BeatAnswer != nil {
 				if waiting < 0 {
 					waiting = p.waiting(demandMax)
@@ -50,7 +59,7 @@ func (p *pool) waiting(most int) int {
 		}
 		for _, first := range b.rings {
 			for s := first; s != nil && n < most; {
-				n += s.flow.ready()
+				n += s.flow.ready() * p.all[0].slotsOf(s.flow.function)
 				if s = s.next; s == first {
 					break
 				}

@@ -40,6 +40,8 @@
 //   - two tenants of a class that both wait differ by one largest task of each over their weights, and by what is
 //     in flight; a light one beside F that flood M slots waits for F+1 ends;
 //   - bands, priorities and deadlines of one tenant change nothing for any other;
+//   - a function that costs several slots has a session kept for it when its turn comes (slots.go): it waits for the tries of
+//     one executor, however many others cost less;
 //   - in a flow, nothing is overtaken by what was due more than its priority in minutes later.
 //
 // # Work in slices

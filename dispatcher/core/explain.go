@@ -176,6 +176,9 @@ func (c *Core) heldUp(p *partition, fl *flow) (Why, string) {
 	case p.db.slow(c.now):
 		return WhyStoreSlow, "store is slow"
 	}
+	if n := fl.keptSlots(); n > 0 {
+		return WhyBusy, fmt.Sprintf("waits until an executor that is kept for it has %d slots free", n)
+	}
 	return WhyTurn, waitsForTurn
 }
 

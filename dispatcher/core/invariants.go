@@ -127,15 +127,31 @@ func (c *Core) Check() error {
 			if y := it.try; y.session == s {
 				unacked += y.bytes
 				if !y.pushed && y.record == recording {
-					promised++
+					promised += it.try.slots
 				}
 			}
 		}
 		if promised != s.promised || unacked != s.unacked {
 			return fmt.Errorf("session %d counts %d promised and %d bytes, there are %d and %d", s.id, s.promised, s.unacked, promised, unacked)
 		}
-		if (s.index >= 0) != (s.mayPush() && s.pool.reserved != s) {
+		if (s.index >= 0) != (s.mayPush() && s.pool.reserved != s && !s.kept) {
 			return fmt.Errorf("session %d: in the heap %v, may push %v", s.id, s.index >= 0, s.mayPush())
+		}
+	}
+	for _, p := range c.pools {
+		kept := 0
+		for _, s := range p.all {
+			if s.kept {
+				kept++
+			}
+		}
+		for _, k := range p.keeps {
+			if !k.session.kept || !k.seat.kept || k.session.pool != p || k.seat.next != nil {
+				return fmt.Errorf("pool %s keeps session %d wrongly", p.name, k.session.id)
+			}
+		}
+		if kept != len(p.keeps) {
+			return fmt.Errorf("pool %s keeps %d sessions, %d are marked", p.name, len(p.keeps), kept)
 		}
 	}
 	limited := 0
@@ -191,6 +207,9 @@ func (c *Core) Check() error {
 					return fmt.Errorf("%s/%s counts %d open lanes, there are %d", name, f.name, fl.open, open)
 				}
 				for _, st := range fl.seats {
+					if st.kept {
+						continue
+					}
 					if (st.next != nil) != fl.may(c) && !f.down.timer.dueBy(c.now.UnixNano()) {
 						return fmt.Errorf("%s/%s/%v: in the order %v, may run %v", name, f.name, fl.band, st.next != nil, fl.may(c))
 					}

@@ -99,6 +99,7 @@ type try struct {
 	taken  bool        // counted as accepted by down while it ran
 	done   bool        // has succeeded
 
+	slots  int   // that it takes of its executor
 	seat   *seat // who was charged for it; nil: nobody
 	charge int64
 

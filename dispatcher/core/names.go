@@ -38,14 +38,15 @@ type function struct {
 	down       *downstream
 	named      bool // the policy names down
 	flows      [task.Bands]*flow
-	pools      []*pool   // that can run it
-	poolsAt    time.Time // since when there are none, if there are none
-	hadPool    bool      // there were some before
-	budget     budget    // of its retries
-	cost       int64     // expected slot-milliseconds of a try
-	declared   int       // open sessions that declare exactly this policy
-	bound      *bound    // nil: none
-	flying     int       // its tries in flight
+	pools      []*pool           // that can run it
+	poolsAt    time.Time         // since when there are none, if there are none
+	hadPool    bool              // there were some before
+	budget     budget            // of its retries
+	cost       int64             // expected milliseconds of a try
+	prefers    map[string]string // labels of executors; nil: none
+	declared   int               // open sessions that declare exactly this policy
+	bound      *bound            // nil: none
+	flying     int               // its tries in flight
 
 	// Since the node started, for the pools' means (load.go):
 	arrived uint64        // tasks that became due
@@ -121,6 +122,7 @@ func (c *Core) function(tenant, name string) *function {
 // setPolicy makes p the function's policy.
 func (c *Core) setPolicy(f *function, p task.Policy) {
 	f.policy, f.declaredAs, f.hash, f.version, f.known = p.WithDefaults(), p, p.Hash(), p.Version, true
+	f.prefers, _ = task.ParseMatch("", p.Prefers) // it was checked
 	name := cmp.Or(p.Downstream, f.name)
 	if f.named {
 		f.down.named--

@@ -2,6 +2,7 @@ package core
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -19,6 +20,8 @@ type pool struct {
 	benches   map[*tenant]*bench
 	sessions  []*session // that may get a push now: a heap, most free credit first
 	all       []*session // by opening
+	keeps     []keep     // sessions that are kept until they have as many slots free as a flow's function costs
+	weighted  int        // sessions that have functions of more than one slot
 	suspects  fifo[*item]
 	reserved  *session // kept empty for the first suspect
 	demanded  bool     // a session was told of demand
@@ -41,6 +44,7 @@ type seat struct {
 	bench      *bench
 	flow       *flow
 	next, prev *seat // the ring of the band; nil: not in it
+	kept       bool  // not in it: a session is kept for it
 }
 
 // Expected slot-milliseconds are kept in these bounds: a short task costs a push, and no function can
@@ -52,17 +56,21 @@ const (
 
 // joinPool puts a session into the pool of its functions.
 func (c *Core) joinPool(s *session) {
-	fs := make([]*function, 0, len(s.declared))
-	for _, d := range s.declared {
-		fs = append(fs, d.function)
-	}
-	slices.SortFunc(fs, func(a, b *function) int {
-		return cmp.Or(strings.Compare(a.tenant.name, b.tenant.name), strings.Compare(a.name, b.name))
+	ds := slices.Clone(s.declared)
+	slices.SortFunc(ds, func(a, b declaration) int {
+		return cmp.Or(strings.Compare(a.function.tenant.name, b.function.tenant.name), strings.Compare(a.function.name, b.function.name))
 	})
-	fs = slices.Compact(fs)
+	ds = slices.CompactFunc(ds, func(a, b declaration) bool { return a.function == b.function })
+	fs := make([]*function, 0, len(ds))
 	var name strings.Builder
-	for _, f := range fs {
-		name.WriteString(f.tenant.name + "/" + f.name + " ")
+	for _, d := range ds {
+		f := d.function
+		fs = append(fs, f)
+		name.WriteString(f.tenant.name + "/" + f.name)
+		if d.bands != allBands {
+			fmt.Fprintf(&name, "/%d", d.bands)
+		}
+		name.WriteByte(' ')
 	}
 	var p *pool
 	for _, q := range c.pools {
@@ -73,9 +81,12 @@ func (c *Core) joinPool(s *session) {
 	if p == nil {
 		p = &pool{name: name.String(), functions: fs, benches: map[*tenant]*bench{}}
 		c.pools = append(c.pools, p)
-		for _, f := range fs {
+		for i, f := range fs {
 			f.pools = append(f.pools, p)
 			for _, fl := range f.flows {
+				if ds[i].bands&(1<<fl.band) == 0 {
+					continue
+				}
 				fl.seats = append(fl.seats, &seat{pool: p, bench: p.bench(f.tenant), flow: fl})
 				fl.update(c)
 			}
@@ -84,6 +95,9 @@ func (c *Core) joinPool(s *session) {
 	s.pool = p
 	s.index = -1
 	p.all = append(p.all, s)
+	if s.costs != nil {
+		p.weighted++
+	}
 }
 
 // leavePool takes a session out. A pool without sessions is gone: what waits, waits for a new one.
@@ -91,6 +105,14 @@ func (c *Core) leavePool(s *session) {
 	p := s.pool
 	p.unready(s)
 	p.all = slices.DeleteFunc(p.all, func(o *session) bool { return o == s })
+	if s.costs != nil {
+		p.weighted--
+	}
+	for i := len(p.keeps) - 1; i >= 0; i-- {
+		if p.keeps[i].session == s {
+			c.endKeep(p, i)
+		}
+	}
 	if p.reserved == s {
 		p.reserved = nil
 	}
@@ -178,7 +200,7 @@ func (b *bench) shut(kept bool) {
 
 // enter puts a flow into the order.
 func (p *pool) enter(s *seat) {
-	if s.next != nil {
+	if s.next != nil || s.kept {
 		return
 	}
 	b, band := s.bench, s.flow.band
@@ -230,7 +252,7 @@ func (p *pool) took(s *seat) {
 	b, band := s.bench, s.flow.band
 	p.turns.Took(b.class)
 	b.turns.Took(int(band))
-	if b.rings[band] == s {
+	if b.rings[band] == s && s.next != nil {
 		b.rings[band] = s.next
 	}
 }
@@ -243,7 +265,7 @@ func (p *pool) before(a, b *session) bool {
 
 // ready puts a session where its credit and its room say.
 func (p *pool) ready(s *session) {
-	if !s.mayPush() || p.reserved == s {
+	if !s.mayPush() || p.reserved == s || s.kept {
 		p.unready(s)
 		return
 	}

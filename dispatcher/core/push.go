@@ -42,6 +42,9 @@ func (c *Core) step(p *pool) bool {
 		p.reserved = nil
 		p.ready(s)
 	}
+	if len(p.keeps) > 0 && c.stepKeeps(p) {
+		return true
+	}
 	if len(p.sessions) == 0 {
 		return false
 	}
@@ -49,21 +52,32 @@ func (c *Core) step(p *pool) bool {
 	if seat == nil {
 		return false
 	}
+	s, at := c.sessionFor(p, seat)
+	if s == nil {
+		return c.keep(p, seat)
+	}
+	c.try(seat, at, s)
+	return true
+}
+
+// try pushes the next task of a flow whose turn it is (seat) to a session (of the pool of at), or finds out why it may
+// not run.
+func (c *Core) try(seat, at *seat, s *session) {
+	p := seat.pool
 	l := seat.flow.next()
 	it := l.first().it
 	c.inHand(l.part.id, it.t.ID)
 	if c.expired(it) {
-		return true
+		return
 	}
 	if !c.mayPush(l.part) {
 		c.park(l)
-		return true
+		return
 	}
-	s := p.sessions[0]
 	b, ok := s.beatFor(l.part, c.now, c.cfg.ShelfLife)
 	if !ok {
 		c.awaitBeat(s, l)
-		return true
+		return
 	}
 	p.took(seat)
 	c.unwindow(it)
@@ -71,10 +85,9 @@ func (c *Core) step(p *pool) bool {
 		it.place = atSuspect
 		p.suspects.push(it)
 		c.timers.set(&it.timer, expiry(it.t))
-		return true
+		return
 	}
-	c.push(it, s, b, seat)
-	return true
+	c.push(it, s, b, at)
 }
 
 // mayPush reports whether the owner may push for a partition now: the epoch is trusted, and its
@@ -146,7 +159,7 @@ func (c *Core) stepSuspect(p *pool) bool {
 		p.unready(s)
 	}
 	s := p.reserved
-	if s.executor.flying.n > 0 || !s.mayPush() {
+	if s.executor.flying.n > 0 || !s.mayPush() || s.free() < int64(s.slotsOf(it.lane.flow.function)) {
 		return false
 	}
 	c.inHand(it.part.id, it.t.ID)
@@ -204,15 +217,16 @@ func (c *Core) push(it *item, s *session, b beat, st *seat) {
 		f.budget.first(c)
 	}
 	it.lane.flow.pace.starts(c.now)
+	y.slots = s.slotsOf(f)
 	c.beginTry(it, y)
 	if st != nil {
-		y.seat, y.charge = st, f.cost
-		st.pool.charge(st, f.cost)
+		y.seat, y.charge = st, f.cost*int64(y.slots)
+		st.pool.charge(st, y.charge)
 	}
 	it.exclusive = f.policy.Exclusive && !mutant.On("exclusive-unannounced")
 	c.storePolicy(it.lane)
 	if it.exclusive {
-		s.promised++
+		s.promised += y.slots
 		t := it.edit()
 		t.Record = &store.Record{Token: y.token, Executor: s.executor.id, StartedAt: c.now, Announced: true}
 		y.record = recording
@@ -233,7 +247,7 @@ func (c *Core) announcedPush(it *item, r *store.Record) {
 	s := y.session
 	y.record = announced
 	if s != nil {
-		s.promised--
+		s.promised -= y.slots
 	}
 	if s == nil || it.t.Cancel != nil || it.lane.flow.paused != nil || y.down.until.After(c.now) || c.draining || !c.mayPush(it.part) || s.draining {
 		c.giveUp(it)
@@ -295,8 +309,11 @@ func (c *Core) send(it *item, s *session, b beat) {
 	m := c.message(s)
 	m.Pushes = append(m.Pushes, p)
 	y.bytes = len(t.Payload)
-	s.sent++
-	s.demand = max(s.demand-1, 0)
+	if y.slots > 1 {
+		p.Slots = uint32(y.slots)
+	}
+	s.sent += uint64(y.slots)
+	s.demand = max(s.demand-y.slots, 0)
 	s.unacked += y.bytes
 	s.flight.push(unconfirmed{it, y.token, c.now})
 	if s.flight.len() == 1 {
@@ -364,7 +381,7 @@ func (c *Core) endTry(it *item) {
 		it.part.unsure--
 	}
 	if y.record == recording && !y.pushed && y.session != nil {
-		y.session.promised--
+		y.session.promised -= y.slots
 	}
 	c.landed(y)
 	if y.adopted && y.record != started && y.record != announced {
@@ -384,7 +401,7 @@ func (c *Core) endTry(it *item) {
 			cost = min(max(c.now.Sub(y.ackedAt).Milliseconds(), minCost), maxCost)
 			f.cost = (7*f.cost + cost + 4) / 8
 		}
-		if d := cost - y.charge; d != 0 {
+		if d := cost*int64(max(y.slots, 1)) - y.charge; d != 0 {
 			st.pool.correct(st, d)
 		}
 	}

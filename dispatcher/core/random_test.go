@@ -69,6 +69,7 @@ func randomWalk(t *testing.T, seed uint64) {
 	do("acquire 1")
 	do("acquire 2")
 	policy := fmt.Sprintf("backoff=1s grace=2s orphan=5s exclusive=%v%s", r.IntN(3) == 0, []string{"", " downstream=d"}[r.IntN(2)])
+	policy += fmt.Sprintf(" cost=%d", max(r.IntN(6)-2, 1))
 	credit := map[string]int{}
 	open := func(x string) {
 		credit[x] = 1 + r.IntN(4)

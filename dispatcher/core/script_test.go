@@ -31,8 +31,8 @@ import (
 //	init [window=N] [timers=N] [bytes=N] [weights=(a=3)] [classes=(a=batch)] [roster=true]   a node that owns nothing
 //	listed N                 successors know the first N executors
 //	acquire PARTITION [executors=(x,y)]        crash        release PARTITION        drain        drop PARTITION
-//	open EXECUTOR [tenant=a] fn=(f,g) credit=N [old=true]     policy of all of them: [attempts=N] [timeout=D]
-//	     [backoff=D] [orphan=D] [grace=D] [exclusive=true] [downstream=S];  claims=(1.1@1/1, …), epochs=(1:1)
+//	open EXECUTOR [tenant=a] fn=(f,b/g,heavy:3) credit=N [old=true]     policy of all of them: [attempts=N] [timeout=D]
+//	     [backoff=D] [orphan=D] [grace=D] [exclusive=true] [downstream=S] [cost=N] [prefers=K:V] [bands=N];  labels=K:V,  claims=(1.1@1/1, …), epochs=(1:1)
 //	answered EXECUTOR        the partitions of the newest answer to a beat since it was asked
 //	hello EXECUTOR [claims=…] [epochs=…]               the answer to a welcome
 //	cut EXECUTOR             credit EXECUTOR N         draining EXECUTOR
@@ -385,12 +385,21 @@ func (s *script) open(d *datadriven.TestData, x *scriptExecutor) {
 		if t, name, ok := strings.Cut(f, "/"); ok {
 			tenant, f = t, name
 		}
+		cost := s.num(d, "cost", 0)
+		if name, n, ok := strings.Cut(f, ":"); ok {
+			f = name
+			cost, _ = strconv.Atoi(n)
+		}
 		x.hello.Functions = append(x.hello.Functions, &headracev1.FunctionDeclaration{
 			Tenant: tenant, Name: f, MaxAttempts: uint32(s.num(d, "attempts", 0)), Version: int64(s.num(d, "version", 0)),
 			Timeout: durationpb.New(s.dur(d, "timeout")), BackoffBase: durationpb.New(s.dur(d, "backoff")),
 			OrphanTimeout: durationpb.New(s.dur(d, "orphan")), CancelGrace: durationpb.New(s.dur(d, "grace")),
 			Exclusive: arg(d, "exclusive", "") == "true", Downstream: arg(d, "downstream", ""),
+			Cost: uint32(cost), Bands: uint32(s.num(d, "bands", 0)), Prefers: strings.ReplaceAll(arg(d, "prefers", ""), ":", "="),
 		})
+	}
+	if k, v, ok := strings.Cut(arg(d, "labels", ""), ":"); ok {
+		x.hello.Labels = map[string]string{k: v}
 	}
 	s.sessions++
 	x.open, x.beat, x.beatAt = s.sessions, 0, s.now

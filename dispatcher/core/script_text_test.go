@@ -50,6 +50,9 @@ func (s *script) send(m Send) {
 		if p.Fetch {
 			extra += " fetch"
 		}
+		if p.Slots > 0 {
+			extra += fmt.Sprintf(" %d slots", p.Slots)
+		}
 		if p.TimeoutMicros > 0 {
 			extra += fmt.Sprintf(" timeout %v", time.Duration(p.TimeoutMicros)*time.Microsecond)
 		}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -40,12 +41,13 @@ type session struct {
 	heard    bool // its first hello is worked off
 	ask      bool // it is to be asked again what it holds
 
-	credit   uint64 // pushes that it takes, in all
-	sent     uint64 // pushes that were sent
+	credit   uint64 // slots of pushes that it takes, in all
+	sent     uint64 // slots of pushes that were sent
 	returned uint64 // credit that was given back
 	recalled uint64 // credit that was asked for, in all
 	demand   int    // what was told, less what was pushed since
-	promised int    // exclusive ones that wait for their record
+	unit     int    // the credit that a flow needs at once, as was told; 0: any is of use
+	promised int    // slots of exclusive ones that wait for their record
 	unacked  int    // payload bytes that were sent and not acknowledged
 	flight   fifo[unconfirmed]
 	timer    timer
@@ -53,7 +55,11 @@ type session struct {
 	beats    []beat // the newest, oldest first
 	openedAt time.Time
 
-	max     int // bytes of payload in flight
+	max     int               // bytes of payload in flight
+	slots   int               // of its executor
+	labels  map[string]string // of its executor; nobody changes it
+	costs   map[*function]int // slots of a try, of functions that take more than one; nil: of none
+	kept    bool              // for a flow whose function costs more than was free (slots.go)
 	inbox   fifo[*inbound]
 	listed  bool
 	message *headracev1.SessionResponse // being filled until Take
@@ -62,6 +68,7 @@ type session struct {
 type declaration struct {
 	function *function
 	hash     uint64
+	bands    uint8 // that run here: bit b stands for band b
 }
 
 // unconfirmed is a push that waits for its acknowledgement.
@@ -121,6 +128,9 @@ func (c *Core) OpenSession(now time.Time, id SessionID, h *headracev1.Hello) err
 	if len(h.Functions) == 0 {
 		return &task.FieldError{Field: "hello.functions", Want: "at least one function"}
 	}
+	if err := task.MatchLabels("hello.labels", h.Labels); err != nil {
+		return err
+	}
 	policies := make([]task.Policy, len(h.Functions))
 	for i, d := range h.Functions {
 		field := fmt.Sprintf("hello.functions[%d]", i)
@@ -137,11 +147,20 @@ func (c *Core) OpenSession(now time.Time, id SessionID, h *headracev1.Hello) err
 			}
 			return err
 		}
+		if policies[i].Cost > int(h.Slots) {
+			return &task.FieldError{Field: field + ".cost", Value: fmt.Sprint(policies[i].Cost), Want: fmt.Sprintf("1 to %d, the executor's slots", h.Slots)}
+		}
+		if asked, _ := task.ParseMatch("", policies[i].Requires); !task.Matches(h.Labels, asked) {
+			return &task.FieldError{Field: field + ".requires", Value: policies[i].Requires, Want: "labels that the executor has: it can't run the function"}
+		}
+		if d.Bands >= 1<<task.Bands {
+			return &task.FieldError{Field: field + ".bands", Value: fmt.Sprint(d.Bands), Want: "0 to 7"}
+		}
 	}
 	x := c.executorOf(string(h.ExecutorId), h.Name)
 	x.slots = int(h.Slots)
 	c.lookUp(x)
-	s := &session{id: id, executor: x, index: -1, openedAt: c.now, max: c.cfg.SessionBytes}
+	s := &session{id: id, executor: x, index: -1, openedAt: c.now, max: c.cfg.SessionBytes, slots: int(h.Slots), labels: h.Labels}
 	s.timer.owner = s
 	old := x.session
 	x.session = s // before the old one is closed: that would forget an executor without a session
@@ -154,7 +173,13 @@ func (c *Core) OpenSession(now time.Time, id SessionID, h *headracev1.Hello) err
 		f := c.function(d.Tenant, d.Name)
 		c.declare(f, policies[i])
 		hash := policies[i].Hash()
-		s.declared = append(s.declared, declaration{f, hash})
+		s.declared = append(s.declared, declaration{f, hash, uint8(cmp.Or(d.Bands, allBands))})
+		if n := policies[i].Cost; n > 1 {
+			if s.costs == nil {
+				s.costs = map[*function]int{}
+			}
+			s.costs[f] = n
+		}
 		if f.hash == hash {
 			f.declared++
 		}
@@ -180,6 +205,9 @@ func policyOf(d *headracev1.FunctionDeclaration) task.Policy {
 		CancelGrace:   d.CancelGrace.AsDuration(),
 		Exclusive:     d.Exclusive,
 		Downstream:    d.Downstream,
+		Cost:          int(min(d.Cost, 1<<30)),
+		Requires:      d.Requires,
+		Prefers:       d.Prefers,
 	}
 }
 
@@ -468,7 +496,7 @@ func tokenOf(t *headracev1.Token) task.Token {
 	return task.Token{Epoch: t.Epoch, Push: t.Push}
 }
 
-// free is how many pushes the session takes now.
+// free is how many slots of pushes the session takes now.
 func (s *session) free() int64 { return int64(s.credit-s.sent-s.returned) - int64(s.promised) }
 
 func (s *session) mayPush() bool {

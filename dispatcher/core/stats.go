@@ -43,9 +43,9 @@ func (c *Core) Dump() string {
 				l.len(), l.bytes, l.cursor.Sort, l.cursor.Seq, l.more, l.reading != nil, l.parked)
 		}
 	}
-	fmt.Fprintln(w, "\nsession\texecutor\tcredit\tsent\tpromised\tunacked bytes\ttries\tready\tdraining\theld")
+	fmt.Fprintln(w, "\nsession\texecutor\tslots\tcredit\tsent\treturned\tpromised\tdemand told\tkept for\tunacked bytes\ttries\tready\tdraining\theld")
 	for _, s := range c.opened {
-		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\t%v\t%v\t%v\n", s.id, s.executor.name, s.credit, s.sent, s.promised,
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%v\t%v\t%v\n", s.id, s.executor.name, s.slots, s.credit, s.sent, s.returned, s.promised, s.demand, s.pool.keptFor(s),
 			s.unacked, s.executor.flying.n, s.index >= 0, s.draining, s.held)
 	}
 	fmt.Fprintln(w, "\ndatabase\tqueued\tbytes\tin flight\tto apply\tfull until")

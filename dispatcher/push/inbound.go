@@ -93,7 +93,7 @@ func checkFunction(at string, f *headracev1.FunctionDeclaration) error {
 		Version: f.Version, Timeout: f.Timeout.AsDuration(), MaxAttempts: int(f.MaxAttempts),
 		Backoff:       task.Backoff{Base: f.BackoffBase.AsDuration(), Factor: f.BackoffFactor, Max: f.BackoffMax.AsDuration()},
 		OrphanTimeout: f.OrphanTimeout.AsDuration(), CancelGrace: f.CancelGrace.AsDuration(),
-		Exclusive: f.Exclusive, Downstream: f.Downstream,
+		Exclusive: f.Exclusive, Downstream: f.Downstream, Cost: int(min(f.Cost, 1<<30)), Requires: f.Requires, Prefers: f.Prefers,
 	}
 	if err := p.Validate(); err != nil {
 		if field, ok := err.(*task.FieldError); ok {

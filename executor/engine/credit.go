@@ -17,7 +17,7 @@ func (e *Engine) allot() {
 	if e.draining || e.kept >= e.cfg.KeptBytes || e.ended >= keptMax {
 		return
 	}
-	free := e.cfg.Slots - e.running
+	free := e.cfg.Slots - e.used
 	takers := make([]*session, 0, 8)
 	for _, s := range e.sessions {
 		s.credit = max(s.credit, s.received+s.returned) // a node that sent more than it may got refusals
@@ -33,18 +33,25 @@ func (e *Engine) allot() {
 		takers[0].credit += uint64(max(free, 0))
 		return
 	}
-	free = e.feed(takers, free)
-	level(takers, free)
+	free, saves := e.feed(takers, free)
+	if !saves {
+		level(takers, free)
+	}
 	e.recall(takers)
 }
 
 // feed gives free slots to the sessions that want more than they have, those first that have waited longest.
-// It returns what is left.
-func (e *Engine) feed(takers []*session, free int) int {
-	if free <= 0 {
-		return free
-	}
+// It returns what is left. One whose next task costs more than there is free is waited for (saves): slots that come free
+// are kept for it, and nodes that can't use what they have give it back (recall). Else each of two nodes could hold half
+// of what either needs.
+func (e *Engine) feed(takers []*session, free int) (left int, saves bool) {
 	hungry := slices.DeleteFunc(slices.Clone(takers), func(s *session) bool { return s.want() == 0 })
+	if stuck(hungry) != nil {
+		return e.feedPieces(hungry, free)
+	}
+	if free <= 0 {
+		return free, false
+	}
 	slices.SortStableFunc(hungry, func(a, b *session) int {
 		return cmp.Or(cmp.Compare(a.outstanding(), b.outstanding()), cmp.Compare(a.gaveAt, b.gaveAt))
 	})
@@ -55,15 +62,53 @@ func (e *Engine) feed(takers []*session, free int) int {
 			if give == 0 {
 				break
 			}
-			e.grants++
-			s.gaveAt = e.grants
-			s.credit += uint64(give)
+			e.grant(s, give)
 			free -= give
 		}
 		hungry = slices.DeleteFunc(hungry, func(s *session) bool { return s.want() == 0 })
 	}
-	return free
+	return free, false
 }
+
+// feedPieces is feed where somebody can use credit only in pieces.
+func (e *Engine) feedPieces(hungry []*session, free int) (left int, saves bool) {
+	slices.SortStableFunc(hungry, func(a, b *session) int { return cmp.Compare(a.gaveAt, b.gaveAt) })
+	for i, s := range hungry {
+		give := min(max(free/(len(hungry)-i), 1), s.want(), free)
+		if s.stuck() {
+			need := s.unit - s.outstanding()
+			if need > free {
+				return free, true
+			}
+			give = max(give, need)
+		}
+		if give > 0 {
+			e.grant(s, give)
+			free -= give
+		}
+	}
+	return free, false
+}
+
+func (e *Engine) grant(s *session, slots int) {
+	e.grants++
+	s.gaveAt = e.grants
+	s.credit += uint64(slots)
+}
+
+// stuck returns the session that has waited longest among those that can't use what they have.
+func stuck(hungry []*session) *session {
+	var first *session
+	for _, s := range hungry {
+		if s.stuck() && (first == nil || s.gaveAt < first.gaveAt) {
+			first = s
+		}
+	}
+	return first
+}
+
+// stuck reports whether a session has too little credit for what it wants it for.
+func (s *session) stuck() bool { return s.unit > 1 && s.unit > s.outstanding() && s.want() > 0 }
 
 // level raises the lowest to the level of the next, all of these to the next, and so on.
 func level(takers []*session, free int) {
@@ -88,6 +133,13 @@ func level(takers []*session, free int) {
 func (e *Engine) recall(takers []*session) {
 	need, total, least, hungry := 0, 0, e.cfg.Slots, false
 	donors := make([]*session, 0, len(takers))
+	first := stuck(takers)
+	idle := func(s *session) int {
+		if s.stuck() && s != first {
+			return s.outstanding()
+		}
+		return s.outstanding() - s.demand
+	}
 	for _, s := range takers {
 		need += s.want()
 		hungry = hungry || s.want() > 0
@@ -96,17 +148,17 @@ func (e *Engine) recall(takers []*session) {
 		if s.asked > s.answered {
 			need -= int(s.asked - s.answered)
 			least = e.cfg.Slots // what comes back is spread then
-		} else if s.outstanding() > s.demand {
+		} else if idle(s) > 0 {
 			donors = append(donors, s)
 		}
 	}
-	slices.SortStableFunc(donors, func(a, b *session) int { return cmp.Compare(b.outstanding()-b.demand, a.outstanding()-a.demand) })
+	slices.SortStableFunc(donors, func(a, b *session) int { return cmp.Compare(idle(b), idle(a)) })
 	share := total / len(takers)
 	for _, s := range donors {
 		ask := 0
 		switch {
 		case hungry:
-			ask = min(need, s.outstanding()-s.demand)
+			ask = min(need, idle(s))
 			need -= max(ask, 0)
 		case least <= share/2 && share > 0:
 			ask = s.outstanding() - max(share, s.demand)

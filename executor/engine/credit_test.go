@@ -61,8 +61,8 @@ func (d *desk) talk() {
 	for _, n := range d.nodes {
 		total += n.free()
 	}
-	if total > d.e.cfg.Slots-d.e.running {
-		d.t.Fatalf("%d credits out for %d free slots", total, d.e.cfg.Slots-d.e.running)
+	if total > d.e.cfg.Slots-d.e.used {
+		d.t.Fatalf("%d credits out for %d free slots", total, d.e.cfg.Slots-d.e.used)
 	}
 }
 
@@ -116,5 +116,53 @@ func TestCreditFollowsDemand(t *testing.T) {
 			t.Fatalf("node %d wants the slot: %v", node, d.free())
 		}
 		d.demand(node, 0)
+	}
+}
+
+// Two nodes that need four slots at once do not keep half of them each: one gets all, then the other.
+func TestCreditInPieces(t *testing.T) {
+	d := newDesk(t, 4, 2)
+	d.want("nobody wants any", 2, 2)
+	ask := func(node int, demand, unit uint32) {
+		d.e.Receive(d.now, d.nodes[node].id, &headracev1.SessionResponse{Demand: &demand, DemandUnit: unit})
+	}
+	ask(0, 4, 4)
+	ask(1, 4, 4)
+	d.talk()
+	first := 0
+	if d.nodes[1].free() == 4 {
+		first = 1
+	}
+	if d.nodes[first].free() != 4 || d.nodes[1-first].free() != 0 {
+		t.Fatalf("both need four: %v", d.free())
+	}
+	ask(first, 0, 0)
+	d.talk()
+	if d.nodes[1-first].free() != 4 {
+		t.Fatalf("the first needs none any more: %v", d.free())
+	}
+
+	// One that can use single slots is not starved by one that needs four, nor the other way round.
+	d = newDesk(t, 4, 2)
+	ask(0, 4, 4)
+	ask(1, 8, 1)
+	d.talk()
+	turns := [2]int{}
+	for range 12 {
+		for i, n := range d.nodes {
+			unit := [2]int{4, 1}[i]
+			if n.free() < unit {
+				continue
+			}
+			turns[i]++
+			n.sent += uint64(unit)
+			s := d.e.session(n.id)
+			s.pushed(unit) // it ends at once
+			ask(i, uint32([2]int{4, 8}[i]), uint32(unit))
+			d.talk()
+		}
+	}
+	if turns[0] < 3 || turns[1] < 3 {
+		t.Errorf("the one that needs four ran %d, the other %d", turns[0], turns[1])
 	}
 }

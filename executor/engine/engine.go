@@ -31,6 +31,7 @@ type Config struct {
 	Name       string   // for people
 	Slots      int      // tries that run at once, over all sessions; 1 to 100,000; required
 	Functions  []*headracev1.FunctionDeclaration
+	Labels     map[string]string // what functions may require or prefer; nobody changes it
 	SDKVersion string
 
 	MessageBytes int // results in one message, at least one; 1 MiB
@@ -70,7 +71,8 @@ type Engine struct {
 	functions map[functionKey]int
 
 	tries   map[task.ID]*Try // at most one per task: running or ended
-	running int              // tries in state running; each holds a slot
+	running int              // tries in state running
+	used    int              // slots that they hold
 	ended   int              // tries in state ended: the outcome waits to be committed
 	kept    int              // bytes of their results
 

@@ -104,6 +104,7 @@ func (e *Engine) Recycle(m *headracev1.SessionRequest) {
 // hello states what is held. Claims for partitions that another open session answers for are left out.
 func (e *Engine) hello(now time.Time, s *session) *headracev1.Hello {
 	h := &headracev1.Hello{
+		Labels:     e.cfg.Labels,
 		ExecutorId: e.cfg.ExecutorID[:],
 		Name:       e.cfg.Name,
 		Functions:  e.cfg.Functions,

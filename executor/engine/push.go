@@ -42,7 +42,7 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 	id, err := task.IDFromBytes(p.TaskId)
 	tok := token(p.Token)
 	if err != nil || tok.IsZero() {
-		s.pushed()
+		s.pushed(1)
 		return headracev1.Refusal_REFUSAL_FUNCTION, 0 // no such task could run here
 	}
 	part := e.partition(id.Partition())
@@ -56,7 +56,8 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 	if old != nil && old.Token == tok || over == tok && !mutant.On("duplicate-starts") {
 		return taken, 0 // a second copy; it is no push of its own
 	}
-	s.pushed()
+	slots := int(min(max(p.Slots, 1), task.MaxSlots))
+	s.pushed(slots)
 	if !part.command(s, tok.Epoch) {
 		return headracev1.Refusal_REFUSAL_EPOCH, part.epoch
 	}
@@ -87,12 +88,12 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 	if !ok {
 		return headracev1.Refusal_REFUSAL_FUNCTION, 0
 	}
-	if e.draining || e.running >= e.cfg.Slots || s.received+s.returned > s.credit {
+	if e.draining || e.used+slots > e.cfg.Slots || s.received+s.returned > s.credit {
 		return headracev1.Refusal_REFUSAL_BUSY, 0
 	}
 	t := &Try{
 		ID: id, Token: tok, Push: p, Session: s.id, Function: f, StartedAt: now,
-		part: part, beatAt: beatAt,
+		part: part, beatAt: beatAt, slots: slots,
 		orphan: micros(p.OrphanMicros, task.DefaultOrphanTimeout),
 		grace:  micros(p.CancelGraceMicros, task.DefaultCancelGrace),
 	}
@@ -112,6 +113,7 @@ func (e *Engine) admit(now time.Time, s *session, p *headracev1.Push) (headracev
 		e.orphanAt = now.Add(BeatEvery)
 	}
 	e.running++
+	e.used += slots
 	e.fx.Start = append(e.fx.Start, t)
 	e.dirty = true
 	return taken, 0
@@ -167,8 +169,8 @@ func (e *Engine) cancelTry(now time.Time, s *session, c *headracev1.CancelTry) {
 	}
 }
 
-// pushed counts a push that was read.
-func (s *session) pushed() {
-	s.received++
-	s.demand = max(s.demand-1, 0)
+// pushed counts a push that was read, of so many slots.
+func (s *session) pushed(slots int) {
+	s.received += uint64(slots)
+	s.demand = max(s.demand-slots, 0)
 }

@@ -15,6 +15,7 @@ func (e *Engine) Ended(now time.Time, t *Try, r Result) {
 		return
 	}
 	e.running--
+	e.used -= t.slots
 	e.timers.remove(t)
 	if t.void {
 		e.finish(now, t)

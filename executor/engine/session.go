@@ -6,6 +6,7 @@ import (
 
 	"github.com/headrace/headrace/internal/mutant"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
+	"github.com/headrace/headrace/task"
 )
 
 // session is one stream to one node.
@@ -28,14 +29,15 @@ type session struct {
 	beatAt   time.Time   // of the next beat
 	beats    []time.Time // when beat number n was sent: beats[(n-1) % len]
 	beat     uint64      // number of the newest
-	received uint64      // pushes read
-	credit   uint64      // pushes the node may have sent in all
+	received uint64      // slots of pushes read
+	credit   uint64      // slots of pushes the node may have sent in all
 	saidCr   uint64      // credit that was sent
 	returned uint64      // credit the node has given back
 	asked    uint64      // credit it was asked to give back, in all
 	saidAsk  uint64      // of that, what was sent
 	answered uint64      // of that, what it has answered
-	demand   int         // what waits there, as it said, less what it pushed since
+	demand   int         // slots of what waits there, as it said, less what it pushed since
+	unit     int         // credit is of use there in pieces of so many
 	gaveAt   uint64      // number of the last grant it had a part in
 	saidDr   bool        // draining was sent
 	reportAt time.Time   // no look at what running tries have said before this
@@ -153,7 +155,7 @@ func (e *Engine) Receive(now time.Time, id SessionID, m *headracev1.SessionRespo
 		e.push(now, s, p)
 	}
 	if m.Demand != nil && !s.goingAway {
-		s.demand = int(min(*m.Demand, 1<<20))
+		s.demand, s.unit = int(min(*m.Demand, 1<<20)), int(min(max(m.DemandUnit, 1), task.MaxSlots))
 		e.dirty = true
 	}
 	if m.Recalled > s.answered {

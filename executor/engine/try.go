@@ -24,6 +24,7 @@ type Try struct {
 	Data any // the shell's own; the engine never looks at it
 
 	part     *partition
+	slots    int // that it holds while it runs
 	state    tryState
 	home     *session // where its outcome is told, or waits to be; nil: nowhere yet
 	void     bool     // running, but nobody wants its outcome

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +31,9 @@ const (
 
 type workerFlags struct {
 	function, downstream           string
-	slots, maxAttempts             int
+	slots, maxAttempts, cost       int
+	labels, requires, prefers      string
+	reserve, held                  []string
 	timeout, backoff, grace, drain durationFlag
 }
 
@@ -62,6 +65,12 @@ SIGTERM, and SIGKILL after --grace. SIGTERM to the worker drains it: no new task
 	fl.IntVar(&f.slots, "slots", runtime.GOMAXPROCS(0), "how `many` programs run at once")
 	fl.StringVar(&f.downstream, "downstream", "", "`name` of what the program calls and that may throttle (default: the function's name)")
 	fl.IntVar(&f.maxAttempts, "max-attempts", 0, "attempts before a task is a dead letter, 1-1000 (default: 4)")
+	fl.IntVar(&f.cost, "cost", 0, "`slots` that one program takes (default: 1)")
+	fl.StringVar(&f.labels, "labels", "", "`labels` of this worker, such as gpu=true,zone=a")
+	fl.StringVar(&f.requires, "requires", "", "`labels` that a worker must have to run the function; one without them is an error here")
+	fl.StringVar(&f.prefers, "prefers", "", "`labels` of the workers that get its tasks while they have a slot free")
+	fl.StringArrayVar(&f.reserve, "reserve", nil, "`BAND=N`: keep N of the slots for that band; may be given for each")
+	fl.StringArrayVar(&f.held, "cap", nil, "`BAND=N`: that band runs on N of the slots only, which are kept for it")
 	fl.Var(&f.timeout, "timeout", "of one attempt (default: none)")
 	fl.Var(&f.backoff, "backoff", "pause before the first retry, doubled for each further one (default: 30s)")
 	fl.Var(&f.grace, "grace", "time between SIGTERM and SIGKILL")
@@ -79,7 +88,15 @@ func (a *app) work(ctx context.Context, f workerFlags, command []string) error {
 	}
 	policy := fn.Options{
 		Timeout: time.Duration(f.timeout), MaxAttempts: f.maxAttempts, Downstream: f.downstream,
-		Backoff: fn.Backoff{Base: time.Duration(f.backoff)},
+		Backoff: fn.Backoff{Base: time.Duration(f.backoff)}, Cost: f.cost, Requires: f.requires, Prefers: f.prefers,
+	}
+	labels, err := task.ParseMatch("--labels", f.labels)
+	if err != nil {
+		return usageError{err}
+	}
+	reserve, err := reserves(f.reserve, f.held)
+	if err != nil {
+		return err
 	}
 	if f.slots < 1 { // 0 is the executor's default
 		return usagef("--slots: %d given, want 1 to 100000", f.slots)
@@ -96,6 +113,7 @@ func (a *app) work(ctx context.Context, f workerFlags, command []string) error {
 	}
 	x, err := executor.New(executor.Config{
 		Addr: a.addr, Tenant: a.tenant, APIKey: a.apiKey, Slots: f.slots, DrainTimeout: drain,
+		Labels: labels, Reserve: reserve,
 		Logger: slog.New(slog.NewTextHandler(a.Err, nil)),
 	})
 	if err != nil {
@@ -113,6 +131,23 @@ func (a *app) work(ctx context.Context, f workerFlags, command []string) error {
 		return fmt.Errorf("worker: %w", err)
 	}
 	return nil
+}
+
+// reserves reads --reserve and --cap.
+func reserves(reserve, held []string) (all []executor.Reserve, err error) {
+	for i, text := range append(slices.Clone(reserve), held...) {
+		flag := "--reserve"
+		if i >= len(reserve) {
+			flag = "--cap"
+		}
+		band, n, _ := strings.Cut(text, "=")
+		slots, err := strconv.Atoi(n)
+		if _, bad := task.ParseBand(band); bad != nil || band == "" || err != nil || slots < 1 {
+			return nil, usagef("%s: %s given, want high=N, normal=N or low=N, with N from 1", flag, term.Escape(text))
+		}
+		all = append(all, executor.Reserve{Band: band, Slots: slots, Only: flag == "--cap"})
+	}
+	return all, nil
 }
 
 func (a *app) workerReady(f workerFlags) {

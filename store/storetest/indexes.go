@@ -200,7 +200,7 @@ func testRecover(t *testing.T, e *env) {
 	e.acquire(1)
 	e.acquire(2)
 	policy := task.Policy{Version: 3, Timeout: time.Second, MaxAttempts: 7, Backoff: task.Backoff{Base: 1, Factor: 1.5, Max: 2},
-		OrphanTimeout: 6 * time.Second, CancelGrace: 2 * time.Second, Exclusive: true, Downstream: "smtp"}
+		OrphanTimeout: 6 * time.Second, CancelGrace: 2 * time.Second, Exclusive: true, Downstream: "smtp", Cost: 3, Requires: "gpu=true", Prefers: "zone=a"}
 	f := func(tenant, name string, version int64) *store.Function {
 		p := policy
 		p.Version = version

@@ -464,6 +464,14 @@ type FunctionDeclaration struct {
 	CancelGrace   *durationpb.Duration `protobuf:"bytes,10,opt,name=cancel_grace,json=cancelGrace,proto3" json:"cancel_grace,omitempty"`
 	Exclusive     bool                 `protobuf:"varint,11,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	Downstream    string               `protobuf:"bytes,12,opt,name=downstream,proto3" json:"downstream,omitempty"`
+	// How many slots a try takes, at most those of the executor. 0: 1.
+	Cost uint32 `protobuf:"varint,13,opt,name=cost,proto3" json:"cost,omitempty"`
+	// Labels that an executor must have to run it, such as "gpu=true,zone=a"; who lacks one does not declare the function.
+	Requires string `protobuf:"bytes,14,opt,name=requires,proto3" json:"requires,omitempty"`
+	// Labels of the executors that get its tasks while one of them has a slot free.
+	Prefers string `protobuf:"bytes,15,opt,name=prefers,proto3" json:"prefers,omitempty"`
+	// Which bands of the function run here: the sum of 1 (high), 2 (normal), 4 (low). 0: all.
+	Bands         uint32 `protobuf:"varint,16,opt,name=bands,proto3" json:"bands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -580,6 +588,34 @@ func (x *FunctionDeclaration) GetDownstream() string {
 		return x.Downstream
 	}
 	return ""
+}
+
+func (x *FunctionDeclaration) GetCost() uint32 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *FunctionDeclaration) GetRequires() string {
+	if x != nil {
+		return x.Requires
+	}
+	return ""
+}
+
+func (x *FunctionDeclaration) GetPrefers() string {
+	if x != nil {
+		return x.Prefers
+	}
+	return ""
+}
+
+func (x *FunctionDeclaration) GetBands() uint32 {
+	if x != nil {
+		return x.Bands
+	}
+	return 0
 }
 
 // SessionRequest is one batch from the executor. Acks come before outcomes of the same tries.
@@ -714,7 +750,9 @@ type Hello struct {
 	Epochs     []*PartitionEpoch `protobuf:"bytes,6,rep,name=epochs,proto3" json:"epochs,omitempty"`
 	SdkVersion string            `protobuf:"bytes,7,opt,name=sdk_version,json=sdkVersion,proto3" json:"sdk_version,omitempty"`
 	// Version of this protocol that the executor speaks at most. 0: 1, by a build that did not say.
-	Protocol      uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Protocol uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// What functions may require or prefer.
+	Labels        map[string]string `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -803,6 +841,13 @@ func (x *Hello) GetProtocol() uint32 {
 		return x.Protocol
 	}
 	return 0
+}
+
+func (x *Hello) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
 }
 
 // Claim is one try that the executor holds.
@@ -1403,7 +1448,9 @@ type SessionResponse struct {
 	// How much credit was given back in this session, in all: as many pushes will not come. Only grows.
 	Returned uint64 `protobuf:"varint,10,opt,name=returned,proto3" json:"returned,omitempty"`
 	// The recall that returned answers. 0: none is answered by this message.
-	Recalled      uint64 `protobuf:"varint,11,opt,name=recalled,proto3" json:"recalled,omitempty"`
+	Recalled uint64 `protobuf:"varint,11,opt,name=recalled,proto3" json:"recalled,omitempty"`
+	// With demand: the node can use credit only in pieces of this many, for a function that costs so much. 0: 1.
+	DemandUnit    uint32 `protobuf:"varint,12,opt,name=demand_unit,json=demandUnit,proto3" json:"demand_unit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1515,6 +1562,13 @@ func (x *SessionResponse) GetRecalled() uint64 {
 	return 0
 }
 
+func (x *SessionResponse) GetDemandUnit() uint32 {
+	if x != nil {
+		return x.DemandUnit
+	}
+	return 0
+}
+
 type Welcome struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	NodeId string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -1606,7 +1660,9 @@ type Push struct {
 	CancelGraceMicros int64  `protobuf:"varint,18,opt,name=cancel_grace_micros,json=cancelGraceMicros,proto3" json:"cancel_grace_micros,omitempty"`
 	// Refuse the push if the beat that it names was sent longer ago than this: the task expires then. 0:
 	// only the rule of beat counts.
-	ShelfMicros   int64 `protobuf:"varint,19,opt,name=shelf_micros,json=shelfMicros,proto3" json:"shelf_micros,omitempty"`
+	ShelfMicros int64 `protobuf:"varint,19,opt,name=shelf_micros,json=shelfMicros,proto3" json:"shelf_micros,omitempty"`
+	// How much credit it takes, and how many slots. 0: 1.
+	Slots         uint32 `protobuf:"varint,20,opt,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1770,6 +1826,13 @@ func (x *Push) GetCancelGraceMicros() int64 {
 func (x *Push) GetShelfMicros() int64 {
 	if x != nil {
 		return x.ShelfMicros
+	}
+	return 0
+}
+
+func (x *Push) GetSlots() uint32 {
+	if x != nil {
+		return x.Slots
 	}
 	return 0
 }
@@ -2114,7 +2177,7 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\apayload\x18\x01 \x01(\fR\apayload\"1\n" +
 	"\x05Token\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
-	"\x04push\x18\x02 \x01(\x04R\x04push\"\x92\x04\n" +
+	"\x04push\x18\x02 \x01(\x04R\x04push\"\xf2\x04\n" +
 	"\x13FunctionDeclaration\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2131,7 +2194,11 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\texclusive\x18\v \x01(\bR\texclusive\x12\x1e\n" +
 	"\n" +
 	"downstream\x18\f \x01(\tR\n" +
-	"downstream\"\xea\x02\n" +
+	"downstream\x12\x12\n" +
+	"\x04cost\x18\r \x01(\rR\x04cost\x12\x1a\n" +
+	"\brequires\x18\x0e \x01(\tR\brequires\x12\x18\n" +
+	"\aprefers\x18\x0f \x01(\tR\aprefers\x12\x14\n" +
+	"\x05bands\x18\x10 \x01(\rR\x05bands\"\xea\x02\n" +
 	"\x0eSessionRequest\x12(\n" +
 	"\x05hello\x18\x01 \x01(\v2\x12.headrace.v1.HelloR\x05hello\x12$\n" +
 	"\x04acks\x18\x02 \x03(\v2\x10.headrace.v1.AckR\x04acks\x120\n" +
@@ -2141,7 +2208,7 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x04beat\x18\x06 \x01(\v2\x11.headrace.v1.BeatR\x04beat\x12\x16\n" +
 	"\x06credit\x18\a \x01(\x04R\x06credit\x12\x1a\n" +
 	"\bdraining\x18\b \x01(\bR\bdraining\x12\x16\n" +
-	"\x06recall\x18\t \x01(\x04R\x06recall\"\xb0\x02\n" +
+	"\x06recall\x18\t \x01(\x04R\x06recall\"\xa3\x03\n" +
 	"\x05Hello\x12\x1f\n" +
 	"\vexecutor_id\x18\x01 \x01(\fR\n" +
 	"executorId\x12\x12\n" +
@@ -2152,7 +2219,11 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x06epochs\x18\x06 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x06epochs\x12\x1f\n" +
 	"\vsdk_version\x18\a \x01(\tR\n" +
 	"sdkVersion\x12\x1a\n" +
-	"\bprotocol\x18\b \x01(\rR\bprotocol\"\xcd\x01\n" +
+	"\bprotocol\x18\b \x01(\rR\bprotocol\x126\n" +
+	"\x06labels\x18\t \x03(\v2\x1e.headrace.v1.Hello.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcd\x01\n" +
 	"\x05Claim\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12(\n" +
 	"\x05token\x18\x02 \x01(\v2\x12.headrace.v1.TokenR\x05token\x12\x16\n" +
@@ -2206,7 +2277,7 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\"\x1e\n" +
 	"\x04Beat\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\"\xf2\x03\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\"\x93\x04\n" +
 	"\x0fSessionResponse\x12.\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.headrace.v1.WelcomeR\awelcome\x12)\n" +
 	"\x06pushes\x18\x02 \x03(\v2\x11.headrace.v1.PushR\x06pushes\x124\n" +
@@ -2221,12 +2292,14 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x06demand\x18\t \x01(\rH\x00R\x06demand\x88\x01\x01\x12\x1a\n" +
 	"\breturned\x18\n" +
 	" \x01(\x04R\breturned\x12\x1a\n" +
-	"\brecalled\x18\v \x01(\x04R\brecalledB\t\n" +
+	"\brecalled\x18\v \x01(\x04R\brecalled\x12\x1f\n" +
+	"\vdemand_unit\x18\f \x01(\rR\n" +
+	"demandUnitB\t\n" +
 	"\a_demand\"s\n" +
 	"\aWelcome\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x123\n" +
 	"\x06epochs\x18\x02 \x03(\v2\x1b.headrace.v1.PartitionEpochR\x06epochs\x12\x1a\n" +
-	"\bprotocol\x18\x03 \x01(\rR\bprotocol\"\xb3\x05\n" +
+	"\bprotocol\x18\x03 \x01(\rR\bprotocol\"\xc9\x05\n" +
 	"\x04Push\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12(\n" +
 	"\x05token\x18\x02 \x01(\v2\x12.headrace.v1.TokenR\x05token\x12\x16\n" +
@@ -2250,7 +2323,8 @@ const file_headrace_v1_executor_service_proto_rawDesc = "" +
 	"\x06labels\x18\x10 \x03(\v2\x1d.headrace.v1.Push.LabelsEntryR\x06labels\x12\x1b\n" +
 	"\tclient_id\x18\x11 \x01(\tR\bclientId\x12.\n" +
 	"\x13cancel_grace_micros\x18\x12 \x01(\x03R\x11cancelGraceMicros\x12!\n" +
-	"\fshelf_micros\x18\x13 \x01(\x03R\vshelfMicros\x1a9\n" +
+	"\fshelf_micros\x18\x13 \x01(\x03R\vshelfMicros\x12\x14\n" +
+	"\x05slots\x18\x14 \x01(\rR\x05slots\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
@@ -2307,7 +2381,7 @@ func file_headrace_v1_executor_service_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_executor_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_headrace_v1_executor_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_headrace_v1_executor_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_headrace_v1_executor_service_proto_goTypes = []any{
 	(Refusal)(0),                 // 0: headrace.v1.Refusal
 	(CancelCause)(0),             // 1: headrace.v1.CancelCause
@@ -2336,18 +2410,19 @@ var file_headrace_v1_executor_service_proto_goTypes = []any{
 	(*Recorded)(nil),             // 24: headrace.v1.Recorded
 	(*BeatAnswer)(nil),           // 25: headrace.v1.BeatAnswer
 	(*ClaimAnswer)(nil),          // 26: headrace.v1.ClaimAnswer
-	nil,                          // 27: headrace.v1.Push.LabelsEntry
-	(*durationpb.Duration)(nil),  // 28: google.protobuf.Duration
-	(ErrorClass)(0),              // 29: headrace.v1.ErrorClass
+	nil,                          // 27: headrace.v1.Hello.LabelsEntry
+	nil,                          // 28: headrace.v1.Push.LabelsEntry
+	(*durationpb.Duration)(nil),  // 29: google.protobuf.Duration
+	(ErrorClass)(0),              // 30: headrace.v1.ErrorClass
 }
 var file_headrace_v1_executor_service_proto_depIdxs = []int32{
 	4,  // 0: headrace.v1.DirectoryResponse.nodes:type_name -> headrace.v1.DirectoryNode
 	7,  // 1: headrace.v1.FetchPayloadRequest.token:type_name -> headrace.v1.Token
-	28, // 2: headrace.v1.FunctionDeclaration.timeout:type_name -> google.protobuf.Duration
-	28, // 3: headrace.v1.FunctionDeclaration.backoff_base:type_name -> google.protobuf.Duration
-	28, // 4: headrace.v1.FunctionDeclaration.backoff_max:type_name -> google.protobuf.Duration
-	28, // 5: headrace.v1.FunctionDeclaration.orphan_timeout:type_name -> google.protobuf.Duration
-	28, // 6: headrace.v1.FunctionDeclaration.cancel_grace:type_name -> google.protobuf.Duration
+	29, // 2: headrace.v1.FunctionDeclaration.timeout:type_name -> google.protobuf.Duration
+	29, // 3: headrace.v1.FunctionDeclaration.backoff_base:type_name -> google.protobuf.Duration
+	29, // 4: headrace.v1.FunctionDeclaration.backoff_max:type_name -> google.protobuf.Duration
+	29, // 5: headrace.v1.FunctionDeclaration.orphan_timeout:type_name -> google.protobuf.Duration
+	29, // 6: headrace.v1.FunctionDeclaration.cancel_grace:type_name -> google.protobuf.Duration
 	10, // 7: headrace.v1.SessionRequest.hello:type_name -> headrace.v1.Hello
 	13, // 8: headrace.v1.SessionRequest.acks:type_name -> headrace.v1.Ack
 	14, // 9: headrace.v1.SessionRequest.outcomes:type_name -> headrace.v1.Outcome
@@ -2357,42 +2432,43 @@ var file_headrace_v1_executor_service_proto_depIdxs = []int32{
 	8,  // 13: headrace.v1.Hello.functions:type_name -> headrace.v1.FunctionDeclaration
 	11, // 14: headrace.v1.Hello.claims:type_name -> headrace.v1.Claim
 	12, // 15: headrace.v1.Hello.epochs:type_name -> headrace.v1.PartitionEpoch
-	7,  // 16: headrace.v1.Claim.token:type_name -> headrace.v1.Token
-	14, // 17: headrace.v1.Claim.outcome:type_name -> headrace.v1.Outcome
-	7,  // 18: headrace.v1.Ack.token:type_name -> headrace.v1.Token
-	0,  // 19: headrace.v1.Ack.refusal:type_name -> headrace.v1.Refusal
-	7,  // 20: headrace.v1.Outcome.token:type_name -> headrace.v1.Token
-	29, // 21: headrace.v1.Outcome.error_class:type_name -> headrace.v1.ErrorClass
-	7,  // 22: headrace.v1.ProgressReport.token:type_name -> headrace.v1.Token
-	7,  // 23: headrace.v1.LogReport.token:type_name -> headrace.v1.Token
-	17, // 24: headrace.v1.LogReport.entries:type_name -> headrace.v1.LogEntry
-	20, // 25: headrace.v1.SessionResponse.welcome:type_name -> headrace.v1.Welcome
-	21, // 26: headrace.v1.SessionResponse.pushes:type_name -> headrace.v1.Push
-	22, // 27: headrace.v1.SessionResponse.committed:type_name -> headrace.v1.Committed
-	23, // 28: headrace.v1.SessionResponse.cancels:type_name -> headrace.v1.CancelTry
-	24, // 29: headrace.v1.SessionResponse.recorded:type_name -> headrace.v1.Recorded
-	25, // 30: headrace.v1.SessionResponse.beat_answer:type_name -> headrace.v1.BeatAnswer
-	26, // 31: headrace.v1.SessionResponse.claims:type_name -> headrace.v1.ClaimAnswer
-	12, // 32: headrace.v1.Welcome.epochs:type_name -> headrace.v1.PartitionEpoch
-	7,  // 33: headrace.v1.Push.token:type_name -> headrace.v1.Token
-	27, // 34: headrace.v1.Push.labels:type_name -> headrace.v1.Push.LabelsEntry
-	7,  // 35: headrace.v1.Committed.token:type_name -> headrace.v1.Token
-	7,  // 36: headrace.v1.CancelTry.token:type_name -> headrace.v1.Token
-	1,  // 37: headrace.v1.CancelTry.cause:type_name -> headrace.v1.CancelCause
-	7,  // 38: headrace.v1.Recorded.token:type_name -> headrace.v1.Token
-	12, // 39: headrace.v1.BeatAnswer.partitions:type_name -> headrace.v1.PartitionEpoch
-	7,  // 40: headrace.v1.ClaimAnswer.token:type_name -> headrace.v1.Token
-	9,  // 41: headrace.v1.ExecutorService.Session:input_type -> headrace.v1.SessionRequest
-	2,  // 42: headrace.v1.ExecutorService.Directory:input_type -> headrace.v1.DirectoryRequest
-	5,  // 43: headrace.v1.ExecutorService.FetchPayload:input_type -> headrace.v1.FetchPayloadRequest
-	19, // 44: headrace.v1.ExecutorService.Session:output_type -> headrace.v1.SessionResponse
-	3,  // 45: headrace.v1.ExecutorService.Directory:output_type -> headrace.v1.DirectoryResponse
-	6,  // 46: headrace.v1.ExecutorService.FetchPayload:output_type -> headrace.v1.FetchPayloadResponse
-	44, // [44:47] is the sub-list for method output_type
-	41, // [41:44] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	27, // 16: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
+	7,  // 17: headrace.v1.Claim.token:type_name -> headrace.v1.Token
+	14, // 18: headrace.v1.Claim.outcome:type_name -> headrace.v1.Outcome
+	7,  // 19: headrace.v1.Ack.token:type_name -> headrace.v1.Token
+	0,  // 20: headrace.v1.Ack.refusal:type_name -> headrace.v1.Refusal
+	7,  // 21: headrace.v1.Outcome.token:type_name -> headrace.v1.Token
+	30, // 22: headrace.v1.Outcome.error_class:type_name -> headrace.v1.ErrorClass
+	7,  // 23: headrace.v1.ProgressReport.token:type_name -> headrace.v1.Token
+	7,  // 24: headrace.v1.LogReport.token:type_name -> headrace.v1.Token
+	17, // 25: headrace.v1.LogReport.entries:type_name -> headrace.v1.LogEntry
+	20, // 26: headrace.v1.SessionResponse.welcome:type_name -> headrace.v1.Welcome
+	21, // 27: headrace.v1.SessionResponse.pushes:type_name -> headrace.v1.Push
+	22, // 28: headrace.v1.SessionResponse.committed:type_name -> headrace.v1.Committed
+	23, // 29: headrace.v1.SessionResponse.cancels:type_name -> headrace.v1.CancelTry
+	24, // 30: headrace.v1.SessionResponse.recorded:type_name -> headrace.v1.Recorded
+	25, // 31: headrace.v1.SessionResponse.beat_answer:type_name -> headrace.v1.BeatAnswer
+	26, // 32: headrace.v1.SessionResponse.claims:type_name -> headrace.v1.ClaimAnswer
+	12, // 33: headrace.v1.Welcome.epochs:type_name -> headrace.v1.PartitionEpoch
+	7,  // 34: headrace.v1.Push.token:type_name -> headrace.v1.Token
+	28, // 35: headrace.v1.Push.labels:type_name -> headrace.v1.Push.LabelsEntry
+	7,  // 36: headrace.v1.Committed.token:type_name -> headrace.v1.Token
+	7,  // 37: headrace.v1.CancelTry.token:type_name -> headrace.v1.Token
+	1,  // 38: headrace.v1.CancelTry.cause:type_name -> headrace.v1.CancelCause
+	7,  // 39: headrace.v1.Recorded.token:type_name -> headrace.v1.Token
+	12, // 40: headrace.v1.BeatAnswer.partitions:type_name -> headrace.v1.PartitionEpoch
+	7,  // 41: headrace.v1.ClaimAnswer.token:type_name -> headrace.v1.Token
+	9,  // 42: headrace.v1.ExecutorService.Session:input_type -> headrace.v1.SessionRequest
+	2,  // 43: headrace.v1.ExecutorService.Directory:input_type -> headrace.v1.DirectoryRequest
+	5,  // 44: headrace.v1.ExecutorService.FetchPayload:input_type -> headrace.v1.FetchPayloadRequest
+	19, // 45: headrace.v1.ExecutorService.Session:output_type -> headrace.v1.SessionResponse
+	3,  // 46: headrace.v1.ExecutorService.Directory:output_type -> headrace.v1.DirectoryResponse
+	6,  // 47: headrace.v1.ExecutorService.FetchPayload:output_type -> headrace.v1.FetchPayloadResponse
+	45, // [45:48] is the sub-list for method output_type
+	42, // [42:45] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_executor_service_proto_init() }
@@ -2409,7 +2485,7 @@ func file_headrace_v1_executor_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_executor_service_proto_rawDesc), len(file_headrace_v1_executor_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -785,6 +785,9 @@ type Function struct {
 	CancelGrace   int64                  `protobuf:"varint,10,opt,name=cancel_grace,json=cancelGrace,proto3" json:"cancel_grace,omitempty"`
 	Exclusive     bool                   `protobuf:"varint,11,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	Downstream    string                 `protobuf:"bytes,12,opt,name=downstream,proto3" json:"downstream,omitempty"`
+	Cost          int64                  `protobuf:"varint,13,opt,name=cost,proto3" json:"cost,omitempty"`
+	Requires      string                 `protobuf:"bytes,14,opt,name=requires,proto3" json:"requires,omitempty"`
+	Prefers       string                 `protobuf:"bytes,15,opt,name=prefers,proto3" json:"prefers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -899,6 +902,27 @@ func (x *Function) GetExclusive() bool {
 func (x *Function) GetDownstream() string {
 	if x != nil {
 		return x.Downstream
+	}
+	return ""
+}
+
+func (x *Function) GetCost() int64 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *Function) GetRequires() string {
+	if x != nil {
+		return x.Requires
+	}
+	return ""
+}
+
+func (x *Function) GetPrefers() string {
+	if x != nil {
+		return x.Prefers
 	}
 	return ""
 }
@@ -1186,7 +1210,7 @@ const file_headrace_store_v1_row_proto_rawDesc = "" +
 	" \x01(\rR\x05class\x12\x18\n" +
 	"\amessage\x18\v \x01(\fR\amessage\x12\x1b\n" +
 	"\tlog_lines\x18\f \x03(\fR\blogLines\x12#\n" +
-	"\rlog_truncated\x18\r \x01(\bR\flogTruncated\"\x80\x03\n" +
+	"\rlog_truncated\x18\r \x01(\bR\flogTruncated\"\xca\x03\n" +
 	"\bFunction\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1203,7 +1227,10 @@ const file_headrace_store_v1_row_proto_rawDesc = "" +
 	"\texclusive\x18\v \x01(\bR\texclusive\x12\x1e\n" +
 	"\n" +
 	"downstream\x18\f \x01(\tR\n" +
-	"downstream\"\x86\x01\n" +
+	"downstream\x12\x12\n" +
+	"\x04cost\x18\r \x01(\x03R\x04cost\x12\x1a\n" +
+	"\brequires\x18\x0e \x01(\tR\brequires\x12\x18\n" +
+	"\aprefers\x18\x0f \x01(\tR\aprefers\"\x86\x01\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x0e\n" +
