@@ -31,7 +31,7 @@ func TestMillionWaiting(t *testing.T) {
 	for i := range 3 {
 		xs = append(xs, w.worker(fmt.Sprint("x", i+1), 20))
 	}
-	holds := w.submitHolds(30, func(int) client.Task { return client.Task{Function: "hold"} })
+	holds := w.submitHolds(12, func(int) client.Task { return client.Task{Function: "hold"} })
 	w.started(holds)
 	w.goOn(5 * time.Second) // what runs is recorded after a second
 
