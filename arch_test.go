@@ -18,7 +18,7 @@ const module = "github.com/headrace/headrace"
 var layers = [][]string{
 	{"cmd/headrace", "examples/greet", "internal/localcluster/cmd/cluster"},
 	{"internal/cli"},
-	{"internal/demo", "internal/loadgen"},
+	{"internal/demo", "internal/loadgen", "internal/poolrun"},
 	{"internal/e2e", "internal/chaos"},
 	{"internal/sim", "internal/testcluster", "internal/ledger", "internal/inproc"}, // the tests' harnesses
 	{"dispatcher", "executor", "client", "internal/clusterclient", "internal/devserver", "internal/localcluster"},

@@ -23,7 +23,7 @@ func newPool(a *app) *cobra.Command {
 
 A function that waits and that no executor runs is listed as a pool without executors.`,
 	}
-	c.AddCommand(newPoolList(a))
+	c.AddCommand(newPoolList(a), newPoolRun(a))
 	asGroup(c)
 	return c
 }
