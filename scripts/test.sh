@@ -14,8 +14,14 @@ step() {
 
 # The race detector makes the stores' long random walks ten times slower and finds nothing there: they are
 # one goroutine. Their tests with several run under it.
-step "units, scripts, bubbles, under the race detector" \
-	$go test -race -count=1 -timeout 10m $($go list ./... | grep -vE '/internal/(sim|e2e|chaos)$|/store/(filestore|memstore)$')
+packages=$($go list -f '{{.ImportPath}} {{.Imports}} {{.TestImports}} {{.XTestImports}}' ./... |
+	grep -vE '^[^ ]*(/internal/(sim|e2e|chaos)|/store/(filestore|memstore)) ')
+step "units, scripts, under the race detector" \
+	$go test -race -count=1 -timeout 10m $(grep -v 'testing/synctest' <<<"$packages" | cut -d' ' -f1)
+# On one processor: Go 1.26 crashes in the race detector's own runtime when two threads run timers of one bubble
+# (docs/TESTING.md, "Bubbles under the race detector").
+step "bubbles, under the race detector" \
+	$go test -race -cpu 1 -count=1 -timeout 10m $(grep 'testing/synctest' <<<"$packages" | cut -d' ' -f1)
 step "stores: conformance, kill -9, damaged files" \
 	$go test -count=1 -timeout 10m ./store/filestore ./store/memstore
 step "stores: readers beside writers, under the race detector" \
