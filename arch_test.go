@@ -33,7 +33,7 @@ var layers = [][]string{
 	{"shard", "flowcontrol/fairqueue", "flowcontrol/pressure", "flowcontrol/shares", "fn"},
 	{"flowcontrol/adaptive", "flowcontrol/elastic", "flowcontrol/gcra", "flowcontrol/heavy", "flowcontrol/maxmin", "flowcontrol/retrybudget"},
 	{"task", "proto/headrace/v1", "proto/headrace/store/v1", "proto/externalscaler"},
-	{"internal/telemetry", "internal/clock", "internal/failpoint", "internal/mutant", "internal/grpcx", "internal/term", "internal/version", "internal/histogram", "internal/program", "internal/pgtest", "internal/localcluster/proxy"},
+	{"internal/telemetry", "internal/clock", "internal/failpoint", "internal/mutant", "internal/grpcx", "internal/term", "internal/version", "internal/histogram", "internal/holdback", "internal/program", "internal/pgtest", "internal/localcluster/proxy"},
 	{"internal/proctree"},
 }
 
@@ -48,7 +48,7 @@ var doors = map[string][]string{
 
 // pure packages hold no clock, lock, goroutine or I/O of their own; impure is what gives that away.
 var (
-	pure   = []string{"task", "shard", "flowcontrol/adaptive", "flowcontrol/elastic", "flowcontrol/fairqueue", "flowcontrol/gcra", "flowcontrol/heavy", "flowcontrol/maxmin", "flowcontrol/pressure", "flowcontrol/retrybudget", "flowcontrol/shares", "dispatcher/core", "dispatcher/ownership", "executor/engine"}
+	pure   = []string{"task", "shard", "flowcontrol/adaptive", "flowcontrol/elastic", "flowcontrol/fairqueue", "flowcontrol/gcra", "flowcontrol/heavy", "flowcontrol/maxmin", "flowcontrol/pressure", "flowcontrol/retrybudget", "flowcontrol/shares", "internal/holdback", "dispatcher/core", "dispatcher/ownership", "executor/engine"}
 	impure = []string{
 		"context", "database/sql", "log", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic",
 		"go.uber.org/zap", "google.golang.org/grpc",

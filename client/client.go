@@ -51,7 +51,7 @@ func Dial(cfg Config) (*Client, error) {
 		opts = append(opts, grpc.WithPerRPCCredentials(apiKey(cfg.APIKey)))
 	}
 	opts = append(opts, grpc.WithTransportCredentials(creds))
-	conn, err := newLink(grpcx.Addrs(cfg.Addr), func(addrs []string) (*grpc.ClientConn, error) {
+	conn, err := newLink(grpcx.Addrs(cfg.Addr), !cfg.NeverHoldBack, func(addrs []string) (*grpc.ClientConn, error) {
 		target, several := grpcx.Target(addrs...)
 		return grpc.NewClient(target, slices.Concat(opts, several)...)
 	})

@@ -44,6 +44,10 @@ type Config struct {
 	// the server asks, and try again.
 	FailOnBackpressure bool
 
+	// NeverHoldBack lets every call go, whatever became of those before. Default: while most calls of two minutes have no
+	// answer, few are made (HeldBackError), one a second at least.
+	NeverHoldBack bool
+
 	// Middleware wraps every submit; the first is the outermost.
 	Middleware []Middleware
 	// TraceContext returns the W3C traceparent and tracestate that tasks submitted under ctx get, or

@@ -70,6 +70,10 @@ func (c *Client) offline(ctx context.Context, n int) {
 func (c *Client) noteFailure(ctx context.Context, v verdict, err error) {
 	switch v {
 	case ambiguous, again:
+		if heldBack(err) != nil {
+			c.log.warn("most calls have no answer, few are made", zap.Error(err))
+			return
+		}
 		if ctx.Err() == context.Canceled {
 			return
 		}

@@ -25,6 +25,7 @@
 // after one call. The connection comes back by itself; with several addresses in Config.Addr, to the next node at
 // once. A network that drops everything and says nothing is noticed within 3 s while a call is under way, within
 // 10 s while there are only waits: a health check is sent beside them, and without an answer the connection is left.
+// While most calls of the last two minutes had no answer, few are made: one a second at least (HeldBackError).
 //
 // Goroutines: a Client has at most Config.MaxInFlight senders and one that looks after the connection, none while nothing waits; SubmitBatch
 // and the rest run in their caller's. All end with Close.

@@ -122,6 +122,9 @@ const (
 
 // judge reads the error of a call, which is not nil. After says how long to pause at least.
 func judge(err error) (v verdict, after time.Duration, public error) {
+	if h := heldBack(err); h != nil {
+		return ambiguous, 0, h // as one that was not sent
+	}
 	return judgeInfo(grpcx.Read(err))
 }
 

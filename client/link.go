@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headrace/headrace/internal/grpcx"
+	"github.com/headrace/headrace/internal/holdback"
 )
 
 // How a dead network is noticed that no packet tells of: gRPC's own pings may come every ten seconds at most. While
@@ -43,9 +44,10 @@ type link struct {
 	waits    int
 	since    time.Time // when something was heard last, or when the first of what is under way began
 	watching bool
+	hold     *holdback.Throttle // nil: nothing is held back
 }
 
-func newLink(addrs []string, dial func([]string) (*grpc.ClientConn, error)) (*link, error) {
+func newLink(addrs []string, holds bool, dial func([]string) (*grpc.ClientConn, error)) (*link, error) {
 	addrs = slices.Clone(addrs)
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] }) // clients spread over the nodes
 	cc, err := dial(addrs)
@@ -53,6 +55,9 @@ func newLink(addrs []string, dial func([]string) (*grpc.ClientConn, error)) (*li
 		return nil, err
 	}
 	l := &link{dial: dial, addrs: addrs, cc: cc}
+	if holds {
+		l.hold = &holdback.Throttle{}
+	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l, nil
 }
@@ -217,9 +222,17 @@ func (l *link) probe(cc *grpc.ClientConn) bool {
 
 // Invoke is of grpc.ClientConnInterface, as is NewStream.
 func (l *link) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	counts, err := l.mayCall()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
 	cc := l.begin(false)
-	err := cc.Invoke(ctx, method, args, reply, opts...)
+	err = cc.Invoke(ctx, method, args, reply, opts...)
 	l.end(cc, false, err)
+	if counts {
+		l.count(err, time.Since(began))
+	}
 	if goesAway(err) {
 		l.goElsewhere(cc)
 	}

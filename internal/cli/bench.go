@@ -72,7 +72,7 @@ machine: those of a Postgres that runs here too are counted with --store.`,
 			return a.bench(c.Context(), cfg, run, store, data)
 		},
 	}
-	c.AddCommand(newBenchThrottle(a), newBenchNoisy(a), newBenchPriority(a))
+	c.AddCommand(newBenchThrottle(a), newBenchNoisy(a), newBenchPriority(a), newBenchPressure(a))
 	fl := c.Flags()
 	fl.IntVar(&cfg.Tasks, "tasks", 200_000, "`number` of tasks (default with --rate: of 10 seconds)")
 	fl.IntVar(&cfg.Batch, "batch", 500, "tasks of a submit; 1: single submits")
