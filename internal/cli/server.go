@@ -68,7 +68,7 @@ func (a *app) server(ctx context.Context, cfg serverConfig) (err error) {
 		node.Name, _ = os.Hostname() // for people: without one there is none
 	}
 	for _, db := range cfg.Databases {
-		open, err := opener(db.Name, db.DSN, log)
+		open, err := opener(db.Name, db.DSN, int64(db.SizeLimit), log)
 		if err != nil {
 			return usageError{err}
 		}

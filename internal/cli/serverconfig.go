@@ -47,6 +47,7 @@ type databaseConfig struct {
 	DSN        string `yaml:"dsn" doc:"postgres://USER:PASSWORD@HOST:PORT/DATABASE. Or HEADRACE_DATABASE_NAME_DSN in the environment, with NAME in capitals and _ for what is neither letter nor digit."`
 	Zone       string `yaml:"zone" doc:"The failure domain, where several databases share one; the name by default."`
 	Partitions int    `yaml:"partitions" doc:"How many partitions it holds at least, 1 to 1024. They are never taken away. 8 by default."`
+	SizeLimit  int    `yaml:"size_limit" doc:"Bytes that the database may take, as Postgres does not tell how full its disk is: from 85 % of it on submits are refused, outcomes never. At least 67108864; 0, the default: no limit."`
 }
 
 type limitsConfig struct {
@@ -109,6 +110,9 @@ func (c *serverConfig) check() error {
 	for i, db := range c.Databases {
 		if db.DSN == "" {
 			return &task.FieldError{Field: fmt.Sprintf("databases[%d].dsn", i), Want: "a postgres:// URL, here or in the environment"}
+		}
+		if db.SizeLimit != 0 && db.SizeLimit < 64<<20 {
+			return &task.FieldError{Field: fmt.Sprintf("databases[%d].size_limit", i), Value: fmt.Sprint(db.SizeLimit), Want: "at least 67108864, or 0 for none"}
 		}
 	}
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Minute || c.LeaseTTL%time.Second != 0 {

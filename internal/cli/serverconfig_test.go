@@ -61,6 +61,7 @@ func TestWrongFieldsAreNamed(t *testing.T) {
 		"databases: [{name: a, dsn: 'postgres://x'}]":      "etcd.endpoints",
 		"etcd: {endpoints: [a:1]}\ndatabases: [{nam: a}]":  "line 2: there is no field databases[0].nam ",
 		"etcd: {endpoints: [a:1]}\ndatabases: [{name: a}]": "databases[0].dsn",
+		"etcd: {endpoints: [a:1]}\ndatabases: [{name: a, dsn: 'postgres://x', size_limit: 7}]": "databases[0].size_limit",
 		"- a":  "line 1: want fields",
 		"a: [": "line 1: ",
 	} {
@@ -68,7 +69,7 @@ func TestWrongFieldsAreNamed(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	if _, err := opener("a", "mysql://user:geheim@host/db", nil); err == nil || strings.Contains(err.Error(), "geheim") {
+	if _, err := opener("a", "mysql://user:geheim@host/db", 0, nil); err == nil || strings.Contains(err.Error(), "geheim") {
 		t.Errorf("a wrong dsn: %v", err)
 	}
 }

@@ -21,7 +21,7 @@ type Config struct {
 	Dir    string      // made if it is not there; nothing else may write in it
 	Logger *zap.Logger // nil: nothing is logged
 	// MinFreeBytes is the free space of the disk below which inserts are refused with store.ErrFull;
-	// outcomes go on to half of it. 0: 128 MiB, on a small disk 15 % of it. Larger stops earlier, smaller risks that the
+	// outcomes go on to half of it, 64 MiB at most. 0: 15 % of the disk, 1 GiB of a large one. Larger stops earlier, smaller risks that the
 	// engine can't compact.
 	MinFreeBytes int64
 	// MemTableBytes bounds one table in memory; there are up to 3. 0: 32 MiB. Larger writes less to

@@ -18,6 +18,12 @@ import (
 // which needs room to write its tables and to compact, that is to get free again.
 const reserveShare = 2
 
+// Bounds of that, and of the ballast, on a large disk.
+const (
+	mostReserve = 64 << 20
+	mostBallast = 16 << 20
+)
+
 // spaceEvery bounds how old the last look at the free space may be.
 const spaceEvery = 100 * time.Millisecond
 
@@ -35,16 +41,20 @@ type space struct {
 	ballast bool       // the file is there
 }
 
-// defaultMinFree is 128 MiB, on a small disk 15 % of it.
+// mostFree bounds what is kept free by default: 15 % of a large disk is more than the engine ever needs, and the disk of a
+// developer's machine is often that full.
+const mostFree = 1 << 30
+
+// defaultMinFree is 15 % of the disk, so that submits stop at 85 % of it, and 1 GiB of a large one.
 func defaultMinFree(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, fmt.Errorf("look at the size of the disk of %s: %w", dir, err)
 	}
-	return min(128<<20, int64(st.Blocks)*int64(st.Bsize)*15/100), nil
+	return min(mostFree, int64(st.Blocks)*int64(st.Bsize)*15/100), nil
 }
 
-func (sp *space) ballastSize() int64 { return sp.min / 8 }
+func (sp *space) ballastSize() int64 { return min(sp.min/8, mostBallast) }
 
 func (sp *space) ballastPath() string { return filepath.Join(sp.dir, "BALLAST") }
 
@@ -59,7 +69,7 @@ func (sp *space) check(size int64, inserts bool) error {
 	}
 	left, need := sp.free-sp.written, sp.min
 	if !inserts {
-		need /= reserveShare
+		need = min(need/reserveShare, mostReserve)
 	}
 	if left < need {
 		return fmt.Errorf("%w: %d MiB free in %s, %d MiB are kept", store.ErrFull, sp.free>>20, sp.dir, need>>20)

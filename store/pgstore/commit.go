@@ -23,6 +23,9 @@ const maxTries = 5
 func (s *Store) Commit(ctx context.Context, b *store.Batch) ([]store.PartResult, error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
+	if err := s.tooLarge(); err != nil && hasInserts(b) {
+		return nil, fmt.Errorf("commit: %w", err)
+	}
 	s.commits(b)
 	defer s.commits(nil)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CommitTimeout)

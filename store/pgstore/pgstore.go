@@ -28,6 +28,9 @@ type Config struct {
 	ReadTimeout time.Duration
 	// PinnedAfter is the age from which on a transaction that keeps dead rows in place is an alarm. 0: 5 minutes.
 	PinnedAfter time.Duration
+	// SizeLimit is how many bytes the database may take: from 85 % of it on inserts are refused with store.ErrFull, as
+	// Postgres does not tell how full its disk is. Space that was freed inside its files counts until they shrink. 0: no limit.
+	SizeLimit int64
 }
 
 const (
@@ -47,6 +50,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("field CommitTimeout is %v: at least 0", c.CommitTimeout)
 	case c.ReadTimeout < 0:
 		return fmt.Errorf("field ReadTimeout is %v: at least 0", c.ReadTimeout)
+	case c.SizeLimit != 0 && c.SizeLimit < 64<<20:
+		return fmt.Errorf("field SizeLimit is %d: at least 67108864, or 0 for no limit", c.SizeLimit)
 	case c.PinnedAfter < 0:
 		return fmt.Errorf("field PinnedAfter is %v: at least 0", c.PinnedAfter)
 	}

@@ -120,8 +120,12 @@ func (s *Store) Alarms(ctx context.Context) ([]store.Alarm, error) {
 	if err := s.letRest(ctx, o, time.Now()); err != nil {
 		return nil, err
 	}
-	if o.Age < s.cfg.PinnedAfter {
-		return nil, nil
+	found, err := s.lookAtSize(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return []store.Alarm{{Kind: store.AlarmXmin, Message: o.String()}}, nil
+	if o.Age >= s.cfg.PinnedAfter {
+		found = append(found, store.Alarm{Kind: store.AlarmXmin, Message: o.String()})
+	}
+	return found, nil
 }
