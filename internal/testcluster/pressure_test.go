@@ -57,7 +57,8 @@ func TestFloodIsHeldAtTheDoor(t *testing.T) {
 		}
 		rate := float64(accepted) / 20
 		t.Logf("worst backlog %d, then %.1f/s accepted", worst, rate)
-		if !limited || worst > 1000 || rate < 42.5 || rate > 57.5 {
+		// It fills up while it still has 100/s for itself, and is then above what 10 s of 50/s are: 0.9 of them until that is gone.
+		if !limited || worst > 1250 || rate < 40 || rate > 57.5 {
 			t.Errorf("limited: %v; worst backlog %d, want about 10 s of 50/s; accepted %.1f/s, want 50", limited, worst, rate)
 		}
 		time.Sleep(10 * time.Second)
