@@ -63,9 +63,6 @@ func (s *Tasks) Wait(req *headracev1.WaitRequest, stream grpc.ServerStreamingSer
 			if !open {
 				return errWatchEnded
 			}
-			if ev.Task == nil {
-				continue
-			}
 			if ended, err := send(ev.Task, &ev.View); ended || err != nil {
 				return err
 			}

@@ -74,8 +74,8 @@ type watch struct {
 }
 
 // Watch follows a task. The channel holds the newest event only: a reader that is late misses what is
-// no longer true. It is closed after a terminal state, when the partition is lost, and when the loop
-// stops. Stop must be called once, always.
+// no longer true. It is closed after a terminal state, when the partition is lost or released, when there is no such
+// task, and when the loop stops. Stop must be called once, always.
 //
 // Watch first, then read the task: what changes between the two comes as an event.
 func (l *Loop) Watch(ctx context.Context, id task.ID) (events <-chan core.Event, stop func(), err error) {
@@ -110,10 +110,16 @@ func (l *Loop) Watch(ctx context.Context, id task.ID) (events <-chan core.Event,
 	}
 }
 
-// notify gives a watch its newest event and closes it after the last one.
+// notify gives a watch its newest event and closes it after the last one. An event without a task is the last one, too:
+// the partition was released, or there is no such task.
 func (l *Loop) notify(ev core.Event) {
 	w := l.watches[ev.Watch]
 	if w == nil {
+		return
+	}
+	if ev.Task == nil {
+		close(w.events)
+		delete(l.watches, ev.Watch)
 		return
 	}
 	for {
@@ -128,7 +134,7 @@ func (l *Loop) notify(ev core.Event) {
 		}
 		break
 	}
-	if ev.Task != nil && ev.Task.State.Terminal() {
+	if ev.Task.State.Terminal() {
 		close(w.events)
 		delete(l.watches, ev.Watch)
 	}

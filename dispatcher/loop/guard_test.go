@@ -130,6 +130,34 @@ func TestPanicCostsOnePartition(t *testing.T) {
 	})
 }
 
+// An orderly release ends the watches of the partition, as a loss does: who waits asks the next owner.
+func TestReleaseEndsWatches(t *testing.T) {
+	run(t, func(t *testing.T, h *harness) {
+		h.acquire(1)
+		id, err := h.submit(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, stop, err := h.Watch(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		h.Release(1)
+		timeout := time.After(time.Minute)
+		for open := true; open; {
+			select {
+			case ev, more := <-events:
+				if open = more; more && ev.Task == nil {
+					t.Error("an event without a task")
+				}
+			case <-timeout:
+				t.Fatal("the watch is open a minute after the release")
+			}
+		}
+	})
+}
+
 // A panic that names nothing costs the core: sessions end, callers hear of an unknown outcome, every
 // partition is lost, and the node lives on.
 func TestPanicOfUnknownCauseStartsANewCore(t *testing.T) {
