@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"os"
 	"runtime/debug"
+	"sync"
 )
 
 // gcPercent is how much garbage the heap may gather over what lives, as long as the memory limit allows
@@ -16,8 +17,13 @@ var ballast []byte
 
 const ballastBytes = 48 << 20
 
-// tune sets the collector for a process that is one node. Who sets GOGC or GOMEMLIMIT knows better.
-func tune(memory int64) {
+var tuned sync.Once
+
+// tune sets the collector for a process that is one node: of several, as tests have them, the first decides. Who sets GOGC or
+// GOMEMLIMIT knows better.
+func tune(memory int64) { tuned.Do(func() { setCollector(memory) }) }
+
+func setCollector(memory int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		if os.Getenv("GOGC") == "" {
 			ballast = make([]byte, ballastBytes)
