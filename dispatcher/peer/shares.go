@@ -100,6 +100,7 @@ func (s *Shares) look() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.members = members
+	s.pools.SetSession(s.now(), s.router.cfg.Session())
 	s.pools.SetView(s.now(), members, partitions)
 	if len(s.rules) == 0 {
 		return nil

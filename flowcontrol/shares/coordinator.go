@@ -14,6 +14,7 @@ import (
 // Pools is the coordinator that one node is: of the limits that rendezvous gives it.
 type Pools struct {
 	self       string
+	session    int64 // of the membership; 0: there is none
 	members    []string
 	partitions []uint32
 	limits     map[Key]Limit // all there are
@@ -60,6 +61,20 @@ func (h *holding) held() int { return max(h.use.InUse, h.granted) }
 func NewPools(self string) *Pools {
 	return &Pools{self: self, limits: map[Key]Limit{}, pools: map[Key]*pool{}, seqs: map[string]uint64{},
 		open: map[uint32]opened{}, epochs: map[uint32]uint64{}}
+}
+
+// SetSession names the present membership of this node; 0: it has none. It comes before SetView and Report. With another
+// one everything begins anew: while this node was away, and did not know it, others have coordinated its limits.
+func (c *Pools) SetSession(now time.Time, session int64) {
+	if c.session == session {
+		return
+	}
+	c.session = session
+	clear(c.pools)
+	c.known = 0
+	for k := range c.limits {
+		c.place(now, k)
+	}
 }
 
 // SetView says which nodes may own partitions, and which partitions there are. What a node that left may have in

@@ -17,6 +17,8 @@
 //     a newer epoch.
 //   - A new coordinator grants nothing for one Life, nor before every member has reported, nor before every
 //     partition is open in such a report: then it knows all that runs.
+//   - A node that lost its membership and has another begins anew as such a coordinator, also if it noticed nothing of the time
+//     between (it was paused): others coordinated then.
 //   - Two nodes with different views of the membership or of the limits notice it by Report.Known: what a report leaves
 //     out counts as nothing only if both speak of the same limits.
 //

@@ -16,7 +16,7 @@ var (
 	flagSeeds = flag.Int("seeds", 0, "how many seeds TestNeverMore runs; 0: 60")
 )
 
-// The world of the simulation: nodes that die, pause, join, and hand partitions over; messages that are lost, late and
+// The world of the simulation: nodes that die, pause (also beyond their lease, and come back), join, and hand partitions over; messages that are lost, late and
 // doubled; views of the membership that lag. Tries run on executors, which outlive nodes.
 const (
 	simStep  = 10 * time.Millisecond
@@ -70,6 +70,8 @@ type simNode struct {
 	asked   string    // whom
 	nextAt  time.Time
 	paused  time.Time // until
+	out     time.Time // when it is taken for gone, if it is paused for so long; zero: never
+	session int64
 	counted map[uint32]int
 	lost    map[Opened]int
 	ready   int
@@ -116,7 +118,9 @@ func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.r.I
 // members are those whose lease lives.
 func (w *world) members() (ns []string) {
 	for _, n := range w.nodes {
-		ns = append(ns, n.name)
+		if !n.isOut(w) {
+			ns = append(ns, n.name)
+		}
 	}
 	for n, at := range w.lapsed {
 		if at.After(w.now) {
@@ -134,6 +138,17 @@ func (w *world) node(name string) *simNode {
 		}
 	}
 	return nil
+}
+
+func (n *simNode) isOut(w *world) bool { return !n.out.IsZero() && !n.out.After(w.now) }
+
+// back is what a node does that was paused beyond its lease: it joins again under its name, with what it knew.
+func (n *simNode) back(w *world) {
+	if n.isOut(w) {
+		n.session++
+		n.out = time.Time{}
+		w.note("%s is back", n.name)
+	}
 }
 
 // end kills a node: what it knew is gone, what runs goes on.
@@ -165,8 +180,27 @@ func (n *simNode) inUse() (sum int) {
 	return sum
 }
 
+// strip takes the partitions from a node whose lease has ended.
+func (w *world) strip(n *simNode) {
+	for _, p := range w.parts {
+		if p.owner == n {
+			w.note("%s has lost p%d with %d", n.name, p.id, n.counted[p.id])
+			n.lost[Opened{p.id, p.epoch}] = n.counted[p.id]
+			delete(n.counted, p.id)
+			p.owner, p.freeAt, p.openAt = nil, w.now, time.Time{}
+		}
+	}
+}
+
 func (w *world) step() {
 	w.now = w.now.Add(simStep)
+	for _, n := range w.nodes {
+		if n.isOut(w) && n.paused.After(w.now) {
+			w.strip(n)
+		} else if !n.paused.After(w.now) {
+			n.back(w)
+		}
+	}
 	for _, p := range w.parts { // ends are told to the owner, if there is one that counts them
 		for i := 0; i < len(p.running); i++ {
 			if !p.running[i].After(w.now) {
@@ -243,6 +277,7 @@ func (w *world) send(m letter) {
 
 // see looks at the membership from time to time.
 func (n *simNode) see(w *world) {
+	n.pools.SetSession(w.now, n.session)
 	if w.now.Before(n.viewAt) {
 		return
 	}
@@ -382,6 +417,9 @@ func (w *world) fault() {
 			}
 		}
 		n.paused = w.now.Add(w.upTo(simLease - 100*time.Millisecond))
+		if w.r.IntN(3) == 0 {
+			n.out, n.paused = w.now.Add(simLease), w.now.Add(simLease+w.upTo(3*simLease))
+		}
 		w.note("%s pauses until %.2f", n.name, n.paused.Sub(w.began).Seconds())
 	case 4, 5:
 		w.handOver(w.parts[w.r.IntN(len(w.parts))])

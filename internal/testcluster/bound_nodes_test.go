@@ -12,7 +12,7 @@ import (
 )
 
 // A user's limits hold over all nodes together, by the executors' own count: while a node dies and another joins. When
-// all is well again, all of a limit is used. A pause and a stop are not in it: see docs/BUGS.md.
+// all is well again, all of a limit is used. Pauses and a stop: TestBoundOverPauses.
 func TestBoundOverNodes(t *testing.T) {
 	three(t, func(t *testing.T, c *testcluster.Several, a, _, d *testcluster.OneNode) {
 		s := &service{capacity: 10_000, until: map[task.ID]time.Time{}}
