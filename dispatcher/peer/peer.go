@@ -31,6 +31,7 @@ const (
 	readMax    = 5 * time.Second
 	pauseMin   = 50 * time.Millisecond // between two streams of statistics
 	pauseMax   = time.Second
+	leaveMax   = time.Second // what a peer that has left may take to answer what it was sent
 )
 
 // peer is another node.
@@ -45,6 +46,7 @@ type peer struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
+	writes  inFlight
 	watches watches
 	stats   atomic.Pointer[stats]
 	node    atomic.Pointer[headracev1.Node]
@@ -85,6 +87,17 @@ func dial(n shard.Node, opts []grpc.DialOption, now func() time.Time, log *zap.L
 	}
 	p.wg.Go(p.follow)
 	return p, nil
+}
+
+// leave is close for a peer that has left the directory. One that did so in order has answers under way, and another run at its address
+// refuses: cut off, these writes would count as unknown.
+func (p *peer) leave() {
+	p.cancel()
+	select {
+	case <-p.writes.none():
+	case <-time.After(leaveMax):
+	}
+	p.close()
 }
 
 // close ends all calls to the peer and waits for what it started.
@@ -135,12 +148,17 @@ func (p *peer) told(m *headracev1.StreamStatsResponse) {
 	}
 }
 
-// ready waits a moment for a connection. Its error says that nothing was sent.
+// ready waits a moment for a connection. Its error says that nothing was sent: it comes while the caller still has the time to
+// hear that (holdMargin), also of a submit whose other candidate is asked next.
 func (p *peer) ready(ctx context.Context) error {
 	if p.conn.GetState() == connectivity.Ready {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectMax)
+	left := connectMax
+	if deadline, ok := ctx.Deadline(); ok {
+		left = min(left, time.Until(deadline)-holdMargin)
+	}
+	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	for {
 		s := p.conn.GetState()
@@ -162,6 +180,8 @@ func write[Q, S any](ctx context.Context, p *peer, call func(context.Context, *Q
 	if err := p.ready(ctx); err != nil {
 		return nil, err
 	}
+	p.writes.begin()
+	defer p.writes.end()
 	call1, cancel := context.WithTimeout(ctx, writeMax)
 	defer cancel()
 	var to grpcpeer.Peer // set once the call has a stream of a connection: before that, nothing was sent

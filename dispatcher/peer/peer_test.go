@@ -281,6 +281,14 @@ func TestNeverSentAndUnknown(t *testing.T) {
 		if ans := a.submit(t, 2, "fedcba9876543210"); !errors.Is(ans.Err, core.ErrNotOwner) || time.Since(began) > connectMax {
 			t.Errorf("never sent: %+v after %v", ans, time.Since(began))
 		}
+		for _, most := range []time.Duration{holdMargin, holdMargin + connectMax/2} { // its caller hears that, and not of its own deadline
+			ctx, cancel := context.WithTimeout(t.Context(), most)
+			ans, err := a.Submit(ctx, &core.Submit{Tenant: "acme", Partition: 2, Tasks: []*store.Task{{Tenant: "acme", Function: "f", Band: task.Normal}}})
+			if deadline, _ := ctx.Deadline(); err != nil || !errors.Is(ans.Err, core.ErrNotOwner) || time.Until(deadline) < holdMargin {
+				t.Errorf("never sent, of %v: %+v, %v; %v are left", most, ans, err, time.Until(deadline))
+			}
+			cancel()
+		}
 		if q, err := a.Elsewhere(t.Context(), 2, "acme", "0123456789abcdef"); err == nil || errors.Is(err, store.ErrNotFound) {
 			t.Errorf("a look at a node that is away: %v, %v", q, err)
 		}
@@ -300,6 +308,36 @@ func TestNeverSentAndUnknown(t *testing.T) {
 			t.Errorf("its first call comes after the look: %+v", ans)
 		}
 	})
+}
+
+// A node that leaves answers what it was sent before, if that doesn't take long. Of what takes longer the outcome is unknown.
+func TestPeerThatLeavesAnswers(t *testing.T) {
+	for took, want := range map[time.Duration]error{leaveMax / 2: nil, 2 * leaveMax: core.ErrUnknownOutcome} {
+		join(t, func(t *testing.T, c *cluster) {
+			a, b := c.node("a", 1), c.node("b", 2)
+			a.one(t, 2)
+			stuck := make(chan struct{}, 1)
+			b.store.Fail = func(op string) memstore.Fault {
+				if op == "commit" {
+					stuck <- struct{}{}
+					time.Sleep(took)
+				}
+				return memstore.Fault{}
+			}
+			answers := make(chan core.SubmitAnswer, 1)
+			go func() { answers <- a.submit(t, 2, "") }()
+			<-stuck
+			c.mu.Lock()
+			d := *c.dir
+			d.Nodes = slices.DeleteFunc(slices.Clone(d.Nodes), func(n shard.Node) bool { return n.ID == b.id })
+			c.dir = &d
+			c.mu.Unlock()
+			a.Update()
+			if ans := <-answers; !errors.Is(ans.Err, want) {
+				t.Errorf("a commit of %v: %+v", took, ans)
+			}
+		})
+	}
 }
 
 // A watch at another node brings the newest state, ends with the stream, and the next one opens another.

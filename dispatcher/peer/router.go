@@ -84,7 +84,7 @@ func (r *Router) Update() {
 	for id, p := range r.peers {
 		if !slices.ContainsFunc(nodes, func(n shard.Node) bool { return n.ID == id && n.Addr == p.addr }) {
 			delete(r.peers, id)
-			r.wg.Go(p.close)
+			r.wg.Go(p.leave)
 			if r.cfg.RosterLife > 0 {
 				r.left = append(r.left, departed{&p.roster, r.cfg.Now()})
 			}
