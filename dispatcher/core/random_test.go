@@ -3,6 +3,7 @@ package core
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -16,22 +17,29 @@ import (
 
 var (
 	flagSeed  = flag.Uint64("seed", 0, "run this seed of TestRandom only; with -seeds: this one and the next")
-	flagSeeds = flag.Int("seeds", 0, "how many seeds TestRandom runs; 0: 25")
+	flagSeeds = flag.Int("seeds", 0, "how many seeds TestRandom runs; 0: 25, and those that failed once")
 )
+
+// onceRed are seeds that failed once. Here a limit of one try let the next push come in answer to an end, and the walk's
+// executor forgot it with what had ended: the session was closed for that each time, after its acknowledgement was late.
+var onceRed = []uint64{259, 313, 338, 464, 478, 524, 542, 585}
 
 // Whatever happens, in whatever order: the core's own books are right after each step, every task ends
 // once the faults stop, and none is started after its end. internal/sim has the real executors and
 // the protocol's oracle; this one is quick, and small windows make every path of them come up.
 func TestRandom(t *testing.T) {
 	seeds, first := *flagSeeds, max(*flagSeed, 1)
+	var all []uint64
 	switch {
 	case seeds == 0 && *flagSeed != 0:
 		seeds = 1
 	case seeds == 0:
-		seeds = 25
+		seeds, all = 25, slices.Clone(onceRed)
 	}
 	for i := range seeds {
-		seed := first + uint64(i)
+		all = append(all, first+uint64(i))
+	}
+	for _, seed := range all {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomWalk(t, seed) })
 	}
 }
@@ -178,9 +186,11 @@ func randomWalk(t *testing.T, seed uint64) {
 			}
 			held := sx.held()
 			if len(held) > 0 {
+				// What their end makes room for may be pushed here at once: that is for the next round.
+				ended := maps.Clone(sx.tokens)
 				do("ack %s %s", x, strings.Join(held, " "))
 				do("end %s %s", x, strings.Join(held, " "))
-				clear(sx.tokens)
+				maps.DeleteFunc(sx.tokens, func(id task.ID, tok task.Token) bool { return ended[id] == tok })
 			}
 			credit[x] += 10
 			do("credit %s %d", x, credit[x])
