@@ -20,9 +20,10 @@ var (
 	flagSeeds = flag.Int("seeds", 0, "how many seeds TestRandom runs; 0: 25, and those that failed once")
 )
 
-// onceRed are seeds that failed once. Here a limit of one try let the next push come in answer to an end, and the walk's
+// onceRed are seeds that failed once. In the first eight a limit of one try let the next push come in answer to an end, and the walk's
 // executor forgot it with what had ended: the session was closed for that each time, after its acknowledgement was late.
-var onceRed = []uint64{259, 313, 338, 464, 478, 524, 542, 585}
+// In the others a takeover in small slices ends a task before its flow is counted.
+var onceRed = []uint64{259, 313, 338, 464, 478, 524, 542, 585, 1799, 2035}
 
 // Whatever happens, in whatever order: the core's own books are right after each step, every task ends
 // once the faults stop, and none is started after its end. internal/sim has the real executors and
