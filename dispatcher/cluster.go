@@ -163,4 +163,5 @@ func (n *Node) told(m *headracev1.Node) {
 	if facts := n.facts.Load(); facts != nil {
 		proto.Merge(m, facts)
 	}
+	m.Alarms = n.alarms.list() // as they are now: an alarm must not wait for the database that it is about
 }

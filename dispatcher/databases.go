@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,6 +23,7 @@ type databases struct {
 	list      []*database
 	directory func() *shard.Directory
 	log       *zap.Logger
+	asking    sync.WaitGroup // questions about disks
 }
 
 // database is one of them.
@@ -32,6 +34,7 @@ type database struct {
 	own   bool       // store is ours to close
 	// watched is store as the loop commits to it.
 	watched *watchedStore
+	disk    diskUse
 	// reaches is whether it is within reach; nil: there is no other node that could be nearer.
 	reaches *reaches
 }
@@ -94,14 +97,6 @@ func (d *databases) settings() map[string]string {
 	return out
 }
 
-func (d *databases) diskBytes() (written, occupied int64) {
-	for _, db := range d.list {
-		w, o := db.store.DiskBytes()
-		written, occupied = written+w, occupied+o
-	}
-	return written, occupied
-}
-
 // firstOpen is how long the start waits for databases to open. Later they open beside everything else.
 const firstOpen = 3 * time.Second
 
@@ -126,6 +121,7 @@ func (d *databases) open(ctx context.Context) {
 
 // close closes what is ours.
 func (d *databases) close() error {
+	d.asking.Wait()
 	var err error
 	for _, db := range d.list {
 		if db.own {

@@ -17,9 +17,9 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// poisoned starts a cluster whose nodes have failpoints, and pins a tenant to one partition. innocent submits so many
-// tasks, half of them to that partition.
-func poisoned(t *testing.T, points string) (w *world, p uint32, innocent func(n int)) {
+// poisoned starts a cluster whose nodes have failpoints, and moves the poison's tenant to one partition: it has one or two more, for its
+// client ids, and the poison goes to any of them. innocent submits so many tasks, half of them of that tenant.
+func poisoned(t *testing.T, points string) (w *world, innocent func(n int)) {
 	t.Helper()
 	root, err := localcluster.Root()
 	if err != nil {
@@ -33,9 +33,8 @@ func poisoned(t *testing.T, points string) (w *world, p uint32, innocent func(n 
 	for _, name := range []string{"x1", "x2"} {
 		w.worker(name, 40)
 	}
-	p = w.partitions(w.c.Nodes[0])[0].Id
-	w.pin(w.c.Nodes[0], probes[0], []uint32{p})
-	return w, p, func(n int) {
+	w.pin(w.c.Nodes[0], probes[0], []uint32{w.partitions(w.c.Nodes[0])[0].Id})
+	return w, func(n int) {
 		t.Helper()
 		w.submitAll(n/2, w.c.Nodes, work)
 		w.submitAll(n/2, w.c.Nodes, work, probes[0])
@@ -73,18 +72,21 @@ func (w *world) condemned(via *localcluster.Node, limit time.Duration, id string
 // A task whose handling panics the core costs its partition, for a moment, and no other one anything: the partition is listed
 // as quarantined by every node, with an alarm, the task ends in the dead letters, and all others succeed.
 func TestPoisonPanics(t *testing.T) {
-	onlyLong(t)
 	t.Parallel()
-	w, p, innocent := poisoned(t, "task.poison=panic@*")
+	w, innocent := poisoned(t, "task.poison=panic@*")
 	innocent(pick(2_000, 2_000))
 	before := map[uint32]*headracev1.Partition{}
 	for _, one := range w.partitions(w.c.Nodes[0]) {
 		before[one.Id] = one
 	}
+	id := w.poison("task.poison")
+	parsed, err := task.ParseID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := parsed.Partition()
 	owner := slices.IndexFunc(w.c.Nodes, func(n *localcluster.Node) bool { return w.id(n) == before[p].NodeId })
 	far := w.c.Nodes[(owner+1)%len(w.c.Nodes)]
-
-	id := w.poison("task.poison")
 	var beside sync.WaitGroup
 	beside.Go(func() { innocent(2_000) })
 	var seen *headracev1.Partition
@@ -127,7 +129,7 @@ func TestPoisonPanics(t *testing.T) {
 func TestPoisonKills(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()
-	w, _, innocent := poisoned(t, "task.poison=kill")
+	w, innocent := poisoned(t, "task.poison=kill")
 	innocent(2_000)
 	id := w.poison("task.poison")
 	ctx, stop := context.WithCancel(t.Context())
