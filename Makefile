@@ -8,7 +8,7 @@ ROW   ?=
 N     ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help run build cluster cluster-down check test test-deps generate generate-check sim soak chaos fuzz bench bench-peers ci clean
+.PHONY: help run build cluster cluster-down check test test-deps generate generate-check sim sim-limits soak chaos fuzz bench bench-peers ci clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -47,6 +47,9 @@ generate-check: generate ## fails when the committed generated code is not curre
 
 sim: ## the cluster's simulation: SEED=0x… for one seed, N=… for how many
 	$(GO) test ./internal/sim -run 'TestSim$$' -count=1 -timeout 60m -v $(if $(SEED),-seed=$(SEED)) -seeds=$(N)
+
+sim-limits: ## the adaptive limit against its goals: the whole grid, five seeds
+	$(GO) test ./flowcontrol/adaptive -count=1 -timeout 60m -args -whole
 
 soak: build ## half an hour of load, kills and restarts, with a ledger at the end
 	HEADRACE_SOAK=30m $(GO) test ./internal/e2e -run TestSoak -count=1 -timeout 60m -v

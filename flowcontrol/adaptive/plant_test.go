@@ -1,7 +1,6 @@
 package adaptive
 
 import (
-	"container/heap"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -55,17 +54,46 @@ type event struct {
 	n    int
 }
 
+// events is a heap by time, written out: container/heap boxes each event.
 type events []event
 
-func (q events) Len() int           { return len(q) }
-func (q events) Less(i, j int) bool { return q[i].at < q[j].at }
-func (q events) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *events) Push(x any)        { *q = append(*q, x.(event)) }
-func (q *events) Pop() any {
-	last := len(*q) - 1
-	x := (*q)[last]
-	*q = (*q)[:last]
-	return x
+func (q *events) push(e event) {
+	*q = append(*q, e)
+	h := *q
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if h[up].at <= e.at {
+			break
+		}
+		h[i], h[up] = h[up], e
+		i = up
+	}
+}
+
+func (q *events) pop() event {
+	h := *q
+	first, last := h[0], len(h)-1
+	e := h[last]
+	h = h[:last]
+	if last > 0 {
+		h[0] = e
+	}
+	for i := 0; ; {
+		down := 2*i + 1
+		if down >= last {
+			break
+		}
+		if right := down + 1; right < last && h[right].at < h[down].at {
+			down = right
+		}
+		if h[down].at >= e.at {
+			break
+		}
+		h[i], h[down] = h[down], e
+		i = down
+	}
+	*q = h
+	return first
 }
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -79,7 +107,7 @@ func (p plant) run(seed uint64, until float64) run {
 	l, g := New(p.cfg, epoch), NewGate(epoch)
 	g.SetShare(l.Cap(), l.Value())
 	q := &events{}
-	add := func(e event) { heap.Push(q, e) }
+	add := func(e event) { q.push(e) }
 	add(event{at: 1, kind: evTick})
 	for _, s := range p.steps {
 		add(event{at: s.at, kind: evStep, n: s.capacity})
@@ -145,8 +173,8 @@ func (p plant) run(seed uint64, until float64) run {
 		}
 	}
 	dispatch()
-	for q.Len() > 0 {
-		e := heap.Pop(q).(event)
+	for len(*q) > 0 {
+		e := q.pop()
 		if e.at > until {
 			break
 		}
