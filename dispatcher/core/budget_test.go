@@ -13,13 +13,13 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// A downstream is down for four minutes: it is called at most 1.2 times as often as there are first tries, and ten times a second.
+// A downstream is down for ten minutes: it is called at most 1.2 times as often as there are first tries, and ten times a second.
 // No task is lost by that, and each has its attempts in the end.
 func TestOutage(t *testing.T) {
 	const (
 		every  = 50 * time.Millisecond // a new task
 		calm   = time.Minute
-		outage = 4 * time.Minute
+		outage = 10 * time.Minute
 	)
 	s := &script{t: t, store: memstore.New(), now: began, unchecked: true}
 	down := false
