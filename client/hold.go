@@ -56,7 +56,7 @@ func (l *link) count(err error, took time.Duration) {
 	case answered(err) || grpcx.Read(err).Reason != "":
 		l.hold.Answered(now)
 	case code == codes.Canceled || code == codes.DeadlineExceeded && took < shortCall:
-		l.hold.Unsent(now)
+		// its end says nothing about the server
 	default:
 		l.hold.Failed(now)
 	}

@@ -2,7 +2,8 @@
 // so that a server that is down, or a proxy before it, has peace to come up.
 //
 // Over two minutes it counts what callers wanted to call and what was answered. Beyond K = 2 times the answers, calls are held
-// back with a probability that grows with the rest; those count as wanted, too. One call in a second always goes: else a
+// back with a probability that grows with the rest; those count as wanted, too. A call that goes counts when it has ended: those
+// under way say nothing yet, and a client that begins with many at once is not held back. One call in a second always goes: else a
 // client that has just been started would not notice for minutes that the server is there. And once all calls of five
 // seconds were answered, what was before is forgotten: by the formula alone a client comes back by doubling every minute.
 //
@@ -34,12 +35,11 @@ type Throttle struct {
 	row    int       // answers since
 }
 
-// Allow reports whether a call may go. U is a random number in [0, 1). A call that goes is to be followed by one of
-// Answered, Failed and Unsent.
+// Allow reports whether a call may go. U is a random number in [0, 1). A call that goes is to be followed by
+// Answered or Failed, unless its end says nothing about the server.
 func (t *Throttle) Allow(now time.Time, u float64) bool {
-	p := t.Share(now)
-	t.at(now).wanted++
-	if u < p && now.Sub(t.sent) < Probe && !now.Before(t.sent) {
+	if u < t.Share(now) && now.Sub(t.sent) < Probe && !now.Before(t.sent) {
+		t.at(now).wanted++
 		return false
 	}
 	t.sent = now
@@ -48,17 +48,19 @@ func (t *Throttle) Allow(now time.Time, u float64) bool {
 
 // Answered counts an answer, whatever it says.
 func (t *Throttle) Answered(now time.Time) {
-	t.at(now).answers++
+	b := t.at(now)
+	b.wanted++
+	b.answers++
 	if t.row++; !t.failed.IsZero() && t.row >= calls && now.Sub(t.failed) >= Calm {
 		*t = Throttle{sent: t.sent}
 	}
 }
 
 // Failed counts a call that had no answer.
-func (t *Throttle) Failed(now time.Time) { t.failed, t.row = now, 0 }
-
-// Unsent takes a call back that says nothing about the server.
-func (t *Throttle) Unsent(now time.Time) { t.at(now).wanted-- }
+func (t *Throttle) Failed(now time.Time) {
+	t.at(now).wanted++
+	t.failed, t.row = now, 0
+}
 
 // Share is the share of calls that are held back now, 0 to 1.
 func (t *Throttle) Share(now time.Time) float64 {
@@ -75,7 +77,7 @@ func (t *Throttle) Counts(now time.Time) (wanted, answers float64) {
 			answers += b.answers
 		}
 	}
-	return max(wanted, 0), answers
+	return wanted, answers
 }
 
 func number(now time.Time) int64 { return now.UnixNano() / int64(width) }

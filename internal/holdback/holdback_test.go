@@ -56,7 +56,9 @@ func TestProbe(t *testing.T) {
 	var h Throttle
 	now := start
 	for range 1000 {
-		h.Allow(now, 0)
+		if h.Allow(now, 0) {
+			h.Failed(now)
+		}
 		now = now.Add(100 * time.Millisecond)
 	}
 	for at := now; ; at = at.Add(50 * time.Millisecond) {
@@ -67,12 +69,14 @@ func TestProbe(t *testing.T) {
 			break
 		}
 	}
-	h = Throttle{}
-	for range 100 {
-		h.Allow(now, 0.999)
-		h.Unsent(now)
-	}
-	if s := h.Share(now); s != 0 {
-		t.Errorf("what was never sent holds back %g", s)
+}
+
+// A client that begins with many calls at once has no answers yet, and holds none of them back.
+func TestUnderWay(t *testing.T) {
+	var h Throttle
+	for i := range 100 {
+		if !h.Allow(start, 0) {
+			t.Fatalf("call %d is held back", i+1)
+		}
 	}
 }
