@@ -116,6 +116,11 @@ func (k *keep) load(ctx context.Context, wg *sync.WaitGroup, pause time.Duration
 				batch[i] = client.Task{Function: functions[rand.IntN(len(functions))], Payload: fmt.Appendf(nil, "%s %d %d", who, j, i),
 					Options: client.Options{ID: fmt.Sprint(who, "-", j, "-", i), Delay: time.Duration(rand.IntN(3)) * 100 * time.Millisecond}}
 			}
+			for i := range batch { // retries of a function have a budget of ten a second: one in ten is tried again
+				if batch[i].Function == "fail" && rand.IntN(10) > 0 {
+					batch[i].Options.MaxAttempts = 1
+				}
+			}
 			outs, _ := c.SubmitBatch(ctx, batch)
 			for _, o := range outs {
 				if o.Err == nil && o.ID != "" {
