@@ -56,7 +56,7 @@ ended
 step "real processes: kill -9, lost answers, pauses, torn writes" \
 	$go test -count=1 -timeout 10m ./internal/e2e
 step "a cluster of real processes: nodes killed, paused, restarted under load" \
-	$go test -count=1 -timeout 10m -parallel 2 ./internal/chaos
+	$go test -count=1 -timeout 10m -parallel 1 ./internal/chaos
 step "the peers' benchmark builds, and runs without the peers that need Redis" \
 	$go -C bench test -count=1 -timeout 5m ./...
 step "benchmarks still run" \

@@ -133,10 +133,6 @@ func (k *takeover) report(runs map[string]*ledger.Runs, fresh, waiting time.Dura
 	}
 }
 
-// crowded is what short rows may take beyond a promised time: `make test` runs two of them at once, each with three nodes, its etcd
-// and its Postgres on the same two cores. `make chaos` runs one at a time and holds the promise itself.
-const crowded = 2 * time.Second
-
 // firsts are the first pushes of partitions.
 type firsts map[uint32]first
 
@@ -156,7 +152,6 @@ const slack = 1500 * time.Millisecond
 // judge prints the times of the fastest and the slowest partition, and fails beyond the bound.
 func (k *takeover) judge(what string, pushes firsts, bound time.Duration) {
 	k.w.t.Helper()
-	bound += pick(crowded, 0)
 	if len(pushes) == 0 {
 		k.w.t.Errorf("%s: %s: in no partition; the row shows nothing", k.victim.Name, what)
 		return
