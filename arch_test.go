@@ -33,7 +33,7 @@ var layers = [][]string{
 	{"shard", "flowcontrol/fairqueue", "flowcontrol/pressure", "flowcontrol/shares", "fn"},
 	{"flowcontrol/adaptive", "flowcontrol/elastic", "flowcontrol/gcra", "flowcontrol/heavy", "flowcontrol/maxmin", "flowcontrol/retrybudget"},
 	{"task", "proto/headrace/v1", "proto/headrace/store/v1", "proto/externalscaler"},
-	{"internal/telemetry", "internal/clock", "internal/failpoint", "internal/mutant", "internal/grpcx", "internal/term", "internal/version", "internal/histogram", "internal/holdback", "internal/program", "internal/pgtest", "internal/localcluster/proxy"},
+	{"internal/telemetry", "internal/clock", "internal/failpoint", "internal/mutant", "internal/grpcx", "internal/term", "internal/version", "internal/faketime", "internal/histogram", "internal/holdback", "internal/program", "internal/pgtest", "internal/localcluster/proxy"},
 	{"internal/proctree"},
 }
 
@@ -121,6 +121,21 @@ func TestPurity(t *testing.T) {
 					t.Errorf("%s: %q in a pure package (line %d)", file, word, strings.Count(text[:i], "\n")+1)
 				}
 			}
+		}
+	}
+}
+
+// Tests let time pass in bubbles: faketime.Pass panics elsewhere.
+func TestNoTestSleeps(t *testing.T) {
+	out, err := exec.Command("git", "ls-files", "*_test.go").Output()
+	if err != nil {
+		t.Skip("not a git checkout")
+	}
+	sleep := "time." + "Sleep("
+	for file := range strings.Lines(string(out)) {
+		file = strings.TrimSpace(file)
+		if strings.Contains(readFile(t, file), sleep) {
+			t.Errorf("%s: %s…): wait for a condition with a bound, or let time pass in a bubble by internal/faketime", file, sleep)
 		}
 	}
 }

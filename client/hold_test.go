@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/faketime"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 )
 
@@ -45,7 +46,7 @@ func TestHoldsBackFromADownServer(t *testing.T) {
 					}
 				})
 			}
-			time.Sleep(3 * time.Minute)
+			faketime.Pass(3 * time.Minute)
 			before := calls()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -36,7 +37,7 @@ func TestContextEndIsHonest(t *testing.T) {
 		{"silent network", func(s *fakeServer) { s.dialer = blackHole{} }, errs{client.ErrNotSent, context.DeadlineExceeded}, "connect"},
 		{"silent server", func(s *fakeServer) {
 			s.submit = func(int, *batchRequest, func() *batchResponse) (*batchResponse, error) {
-				time.Sleep(time.Hour)
+				faketime.Pass(time.Hour)
 				return nil, nil
 			}
 		}, errs{client.ErrOutcomeUnknown, context.DeadlineExceeded}, "deadline exceeded"},
@@ -163,10 +164,10 @@ func TestLeavingDisturbsNobody(t *testing.T) {
 		s.submit = func(n int, req *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
 			switch {
 			case n == 1: // occupies the only sender while the others gather
-				time.Sleep(100 * time.Millisecond)
+				faketime.Pass(100 * time.Millisecond)
 			case n == 2:
 				commit()
-				time.Sleep(time.Minute) // lost
+				faketime.Pass(time.Minute) // lost
 			}
 			return commit(), nil
 		}
@@ -228,7 +229,7 @@ func TestStorm(t *testing.T) {
 					})
 				}
 				s.submit = func(_ int, req *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
-					time.Sleep(time.Duration(draw(10)) * time.Millisecond)
+					faketime.Pass(time.Duration(draw(10)) * time.Millisecond)
 					switch draw(10) {
 					case 0: // stored, answer lost
 						commit()
@@ -238,7 +239,7 @@ func TestStorm(t *testing.T) {
 						s.cut(false)
 						return nil, errors.New("lost")
 					case 2: // stored at last, but too late
-						time.Sleep(time.Duration(draw(1000)) * time.Millisecond)
+						faketime.Pass(time.Duration(draw(1000)) * time.Millisecond)
 						return commit(), nil
 					case 3:
 						return nil, grpcx.Info{Code: codes.ResourceExhausted, RetryAfter: 20 * time.Millisecond}.Err()
@@ -319,7 +320,7 @@ func TestClose(t *testing.T) {
 	bubble(t, client.Config{MaxInFlight: 1}, func(t *testing.T, s *fakeServer, c *client.Client) {
 		s.submit = func(n int, _ *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
 			if n > 1 {
-				time.Sleep(time.Second)
+				faketime.Pass(time.Second)
 			}
 			return commit(), nil
 		}
@@ -411,14 +412,14 @@ func TestWaitSurvivesReconnects(t *testing.T) {
 			done <- info
 		}()
 		for range 5 {
-			time.Sleep(time.Minute)
+			faketime.Pass(time.Minute)
 			s.cut(false)
 		}
 		s.cut(true)
 		s.change(sub.ID, func(t *headracev1.Task) {
 			t.State, t.Result = headracev1.TaskState_TASK_STATE_SUCCEEDED, []byte("r")
 		})
-		time.Sleep(time.Minute)
+		faketime.Pass(time.Minute)
 		s.cut(false)
 		if info := <-done; info == nil || !info.Succeeded() || string(info.Result) != "r" {
 			t.Errorf("got %+v", info)

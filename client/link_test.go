@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/headrace/headrace/client"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -226,7 +227,7 @@ func TestWaitGoesOnElsewhere(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait()
-		time.Sleep(time.Hour)
+		faketime.Pass(time.Hour)
 		n.mu.Lock()
 		dials := len(n.dials)
 		n.mu.Unlock()
@@ -234,7 +235,7 @@ func TestWaitGoesOnElsewhere(t *testing.T) {
 			t.Errorf("%d connections in an hour of silence", dials)
 		}
 		n.mute(n.last())
-		time.Sleep(11 * time.Second)
+		faketime.Pass(11 * time.Second)
 		n.tasks.change(s.ID, func(t *headracev1.Task) { t.State = headracev1.TaskState(task.Succeeded) })
 		synctest.Wait()
 		select {
@@ -253,7 +254,7 @@ func TestWaitGoesOnElsewhere(t *testing.T) {
 func TestSlowAnswerIsNoSilence(t *testing.T) {
 	onNetwork(t, []string{"a:1", "b:1"}, func(t *testing.T, n *network) {
 		n.tasks.submit = func(_ int, _ *headracev1.SubmitBatchRequest, commit func() *headracev1.SubmitBatchResponse) (*headracev1.SubmitBatchResponse, error) {
-			time.Sleep(time.Minute)
+			faketime.Pass(time.Minute)
 			return commit(), nil
 		}
 		c := n.client(client.Config{Addr: "a:1,b:1", CallTimeout: 5 * time.Minute})

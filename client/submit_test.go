@@ -15,6 +15,7 @@ import (
 
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -53,7 +54,7 @@ func eachOnce(t *testing.T, s *fakeServer, n int) {
 func TestCallersShareCalls(t *testing.T) {
 	bubble(t, client.Config{}, func(t *testing.T, s *fakeServer, c *client.Client) {
 		s.submit = func(_ int, _ *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
-			time.Sleep(5 * time.Millisecond) // the commit
+			faketime.Pass(5 * time.Millisecond) // the commit
 			return commit(), nil
 		}
 		var wg sync.WaitGroup
@@ -78,7 +79,7 @@ func TestCallersShareCalls(t *testing.T) {
 func TestAloneThereIsNoDelay(t *testing.T) {
 	bubble(t, client.Config{}, func(t *testing.T, s *fakeServer, c *client.Client) {
 		s.submit = func(_ int, _ *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
-			time.Sleep(5 * time.Millisecond)
+			faketime.Pass(5 * time.Millisecond)
 			return commit(), nil
 		}
 		start := time.Now()
@@ -100,7 +101,7 @@ func TestBatchesAreBounded(t *testing.T) {
 			if size := req.SizeVT(); len(req.Tasks) > 7 || len(req.Tasks) > 1 && size > 2100 {
 				t.Errorf("a call of %d tasks, %d bytes", len(req.Tasks), size)
 			}
-			time.Sleep(time.Millisecond)
+			faketime.Pass(time.Millisecond)
 			return commit(), nil
 		}
 		var wg sync.WaitGroup
@@ -126,12 +127,12 @@ func TestLostAnswersMakeNoSecondTask(t *testing.T) {
 	bubble(t, client.Config{}, func(t *testing.T, s *fakeServer, c *client.Client) {
 		s.submit = func(n int, _ *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
 			res := commit()
-			time.Sleep(time.Millisecond)
+			faketime.Pass(time.Millisecond)
 			switch {
 			case n%3 == 0:
 				s.cut(false)
 			case n%4 == 0:
-				time.Sleep(time.Minute) // longer than CallTimeout
+				faketime.Pass(time.Minute) // longer than CallTimeout
 			}
 			return res, nil
 		}
@@ -290,7 +291,7 @@ func TestMixedAnswersStayTogether(t *testing.T) {
 		bubble(t, client.Config{MaxInFlight: 1}, func(t *testing.T, s *fakeServer, c *client.Client) {
 			s.submit = func(n int, req *batchRequest, commit func() *batchResponse) (*batchResponse, error) {
 				if len(req.Tasks) < 3 {
-					time.Sleep(time.Millisecond) // others gather
+					faketime.Pass(time.Millisecond) // others gather
 					return commit(), nil
 				}
 				if !req.Retry {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/memstore"
 )
@@ -42,7 +43,7 @@ func (s *sick) Alarms(context.Context) ([]store.Alarm, error) {
 	s.mu.Lock()
 	now := s.now
 	s.mu.Unlock()
-	time.Sleep(now.takes)
+	faketime.Pass(now.takes)
 	return now.found, now.err
 }
 
@@ -62,7 +63,7 @@ func TestAlarmsOfADatabase(t *testing.T) {
 		go func() { defer close(ended); a.watch(ctx, "pg1", w) }()
 		check := func(what string, want ...string) {
 			t.Helper()
-			time.Sleep(20 * time.Second)
+			faketime.Pass(20 * time.Second)
 			synctest.Wait()
 			var got []string
 			for _, v := range a.list() {
@@ -93,7 +94,7 @@ func TestAlarmsOfADatabase(t *testing.T) {
 				t.Errorf("commit = %v", err)
 			}
 		}()
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		if l := a.list(); len(l) != 1 || l[0].Kind != alarmStoreSlow {
 			t.Errorf("a commit under way for 10 s: %v", l)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/ownership"
+	"github.com/headrace/headrace/internal/faketime"
 )
 
 // The wall clock is set by an hour, forth and back. The node's clock leans towards it by a twentieth of the time
@@ -37,12 +38,12 @@ func TestTrustEndsWithTheKeepAlive(t *testing.T) {
 		clock := newFiringClock()
 		base := time.Now()
 		tr := &trust{base: func() time.Time { return base }, now: clock.Now, life: ownership.Trust(5 * time.Second)}
-		time.Sleep(time.Second) // of the bubble
+		faketime.Pass(time.Second) // of the bubble
 		now := clock.Now()
 		if got := tr.get().Sub(now); got != 3*time.Second {
 			t.Errorf("trust for %v more", got)
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		if got := tr.get().Sub(clock.Now()); got != 2*time.Second {
 			t.Errorf("a second later for %v more", got)
 		}

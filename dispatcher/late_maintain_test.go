@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/memstore"
 )
@@ -31,7 +32,7 @@ func TestDatabasesAreLookedAfter(t *testing.T) {
 		m := &maintained{Store: memstore.New()}
 		l := newLateStore("a", func(context.Context) (store.Store, error) { return m, nil }, zap.NewNop())
 		l.start(t.Context())
-		time.Sleep(11 * time.Minute)
+		faketime.Pass(11 * time.Minute)
 		synctest.Wait()
 		if m.calls != 3 || m.keep != 30*24*time.Hour {
 			t.Errorf("%d calls in 11 minutes, keeping %v; want 3 and 30 days", m.calls, m.keep)
@@ -39,7 +40,7 @@ func TestDatabasesAreLookedAfter(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
+		faketime.Pass(time.Hour)
 		if m.calls != 3 {
 			t.Errorf("%d calls, some after the close", m.calls)
 		}

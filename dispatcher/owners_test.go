@@ -13,6 +13,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/loop"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/store"
@@ -154,7 +155,7 @@ func TestKeyLostWhileTheEpochWasRaised(t *testing.T) {
 		s.events <- member.Event{Kind: member.Won, Partition: 1}
 		s.expect(t)
 		s.events <- member.Event{Kind: member.Lost, Partition: 1, Reason: member.Taken}
-		time.Sleep(time.Minute) // of the bubble: it does not try without the key
+		faketime.Pass(time.Minute) // of the bubble: it does not try without the key
 		s.expect(t)
 		s.events <- member.Event{Kind: member.Won, Partition: 1}
 		s.expect(t, "acquired 1 at 2")
@@ -176,15 +177,15 @@ func TestLostByTheLoopIsAcquiredAgain(t *testing.T) {
 			s.lost(core.LostPartition{Partition: 1, Reason: &loop.PanicError{Task: id}})
 			c := shard.Caught{Panics: i + 1, Task: id.String()}
 			s.expect(t, fmt.Sprintf("alarm of 1: %q", c), fmt.Sprintf("caught %d of 1, passed false", i+1))
-			time.Sleep(pause)
+			faketime.Pass(pause)
 			s.expect(t, fmt.Sprintf("acquired 1 at %d", 3+i))
 		}
-		time.Sleep(passAfter)
+		faketime.Pass(passAfter)
 		s.expect(t, "caught 3 of 1, passed true")
 		s.mu.Lock()
 		s.calm = true
 		s.mu.Unlock()
-		time.Sleep(shard.TenureCalm - passAfter)
+		faketime.Pass(shard.TenureCalm - passAfter)
 		s.expect(t, `alarm of 1: ""`)
 	})
 }
@@ -246,7 +247,7 @@ func TestWhoMayHoldATry(t *testing.T) {
 			t.Helper()
 			s.lost(core.LostPartition{Partition: 1, Reason: store.ErrFenced})
 			s.expect(t, want)
-			time.Sleep(2 * time.Minute)
+			faketime.Pass(2 * time.Minute)
 		}
 		s.events <- member.Event{Kind: member.Assigned, Partition: 1}
 		s.events <- member.Event{Kind: member.Won, Partition: 1}
@@ -288,7 +289,7 @@ func TestPauseRulesAreReadAfterTheRaise(t *testing.T) {
 		s.events <- member.Event{Kind: member.Assigned, Partition: 1}
 		s.events <- member.Event{Kind: member.Won, Partition: 1}
 		s.expect(t, "raise", "rules")
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		s.expect(t, "raise", "rules", "acquired 1 at 2")
 	})
 }

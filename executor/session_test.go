@@ -17,6 +17,7 @@ import (
 
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
 )
@@ -42,7 +43,7 @@ func TestNodeRestarts(t *testing.T) {
 		long := s.push(2, nil)
 		first := r.outcome()
 		r.n.stop()
-		time.Sleep(15 * time.Second) // nobody listens; of the bubble
+		faketime.Pass(15 * time.Second) // nobody listens; of the bubble
 		r.n.set(func(n *node) { n.epoch, n.hold = 6, false })
 		r.n.start()
 		began := time.Now()
@@ -98,14 +99,14 @@ func TestNodeRestartsUnderAnotherID(t *testing.T) {
 		synctest.Wait()
 		for _, id := range []string{"n2", "n3"} {
 			r.n.stop()
-			time.Sleep(time.Second) // of the bubble
+			faketime.Pass(time.Second) // of the bubble
 			r.n.set(func(n *node) { n.id = id; n.epoch++ })
 			r.n.start()
 			<-r.n.sessions
 			if c := <-r.n.claims; string(c.TaskId) != string(long.TaskId) {
 				t.Errorf("%s hears the claim %v", id, c)
 			}
-			time.Sleep(10 * time.Second) // of the bubble
+			faketime.Pass(10 * time.Second) // of the bubble
 			if st := r.x.Stats(); len(r.n.sessions) != 0 || st.Sessions != 1 || st.Running != 1 {
 				t.Errorf("%s: %d further sessions, %+v", id, len(r.n.sessions), st)
 			}
@@ -134,7 +135,7 @@ func TestOrphan(t *testing.T) {
 		})
 		defer r.close()
 		s.push(1, func(p *headracev1.Push) { p.OrphanMicros = 10_000_000 })
-		time.Sleep(30 * time.Second) // beats are answered: nothing happens
+		faketime.Pass(30 * time.Second) // beats are answered: nothing happens
 		if cause.Load() != nil {
 			t.Fatal("cancelled although beats are answered")
 		}
@@ -162,7 +163,7 @@ func TestStreamsBreak(t *testing.T) {
 		r, s := run(t, executor.Config{Slots: 1}, func(x *executor.Executor) {
 			x.HandleRaw("f", fn.Options{}, func(context.Context, *executor.Task) (executor.Result, error) {
 				starts.Add(1)
-				time.Sleep(100 * time.Millisecond)
+				faketime.Pass(100 * time.Millisecond)
 				return executor.Result{}, nil
 			})
 		})
@@ -180,7 +181,7 @@ func TestStreamsBreak(t *testing.T) {
 				<-r.n.claims
 			}
 			s = next
-			time.Sleep(time.Second)
+			faketime.Pass(time.Second)
 		}
 		synctest.Wait()
 		if got := int64(len(r.n.outcomes)); got < starts.Load() {
@@ -322,7 +323,7 @@ func TestReports(t *testing.T) {
 				l.With("page", 3).WithGroup("g").Info("hello", "k", "two words")
 				for i := range 1000 {
 					executor.Progress(ctx, float64(i)/1000, fmt.Sprint("step ", i))
-					time.Sleep(3 * time.Millisecond)
+					faketime.Pass(3 * time.Millisecond)
 				}
 				if err := executor.Checkpoint(ctx, make([]byte, task.MaxCheckpoint+1)); err == nil {
 					t.Error("a large checkpoint was taken")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
 )
@@ -131,7 +132,7 @@ func TestDrain(t *testing.T) {
 		r, s := run(t, executor.Config{Slots: 50, DrainTimeout: 2 * time.Second}, func(x *executor.Executor) {
 			x.HandleRaw("f", fn.Options{}, stubborn)
 			x.HandleRaw("short", fn.Options{}, func(ctx context.Context, _ *executor.Task) (executor.Result, error) {
-				time.Sleep(time.Second) // of the bubble
+				faketime.Pass(time.Second) // of the bubble
 				return executor.Result{}, ctx.Err()
 			})
 		})

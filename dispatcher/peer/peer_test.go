@@ -17,6 +17,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/loop"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
@@ -297,7 +298,7 @@ func TestNeverSentAndUnknown(t *testing.T) {
 		c.mu.Lock()
 		c.nodes[b.addr] = b
 		c.mu.Unlock()
-		time.Sleep(10 * time.Second) // of the bubble: it is dialled again
+		faketime.Pass(10 * time.Second) // of the bubble: it is dialled again
 		if q, err := a.Elsewhere(t.Context(), 2, "acme", "0123456789abcdef"); err != nil || len(q.IDs) != 1 {
 			t.Errorf("the look: %v, %v", q, err)
 		}
@@ -320,7 +321,7 @@ func TestPeerThatLeavesAnswers(t *testing.T) {
 			b.store.Fail = func(op string) memstore.Fault {
 				if op == "commit" {
 					stuck <- struct{}{}
-					time.Sleep(took)
+					faketime.Pass(took)
 				}
 				return memstore.Fault{}
 			}
@@ -378,7 +379,7 @@ func TestWatchesOfAnotherNode(t *testing.T) {
 		c.mu.Lock()
 		c.nodes[b.addr] = b
 		c.mu.Unlock()
-		time.Sleep(10 * time.Second) // of the bubble: it is dialled again
+		faketime.Pass(10 * time.Second) // of the bubble: it is dialled again
 		again, stop := watch(second)
 		defer stop()
 		if _, err := a.Cancel(t.Context(), core.Cancel{Tenant: "acme", ID: second}); err != nil {
@@ -407,7 +408,7 @@ func TestStatisticsAge(t *testing.T) {
 		for range 5 {
 			b.one(t, 2)
 		}
-		time.Sleep(time.Second) // of the bubble
+		faketime.Pass(time.Second) // of the bubble
 		parts := a.Partitions()
 		if len(parts) != 2 || parts[1].Partition != 2 || parts[1].Backlog != 5 {
 			t.Errorf("a knows %+v", parts)
@@ -437,11 +438,11 @@ func TestStatisticsAge(t *testing.T) {
 		if since, away := a.Away(2); !away || time.Since(since) != 0 {
 			t.Errorf("2 is away since %v, %v", since, away)
 		}
-		time.Sleep(4 * statsEvery)
+		faketime.Pass(4 * statsEvery)
 		if _, away := a.Away(2); away || !a.Up(2) {
 			t.Error("its owner has told that it has 2, and it counts as away")
 		}
-		time.Sleep(awayLife)
+		faketime.Pass(awayLife)
 		if !a.Up(1) {
 			t.Error("1 is here, and counts as away")
 		}
@@ -455,7 +456,7 @@ func TestStatisticsAge(t *testing.T) {
 		c.mu.Lock()
 		b.mute = true
 		c.mu.Unlock()
-		time.Sleep(statsLife + time.Second)
+		faketime.Pass(statsLife + time.Second)
 		if parts := a.Partitions(); len(parts) != 1 {
 			t.Errorf("of a silent node a still knows %+v", parts)
 		}
@@ -472,7 +473,7 @@ func TestStatisticsAge(t *testing.T) {
 		c.mu.Lock()
 		c.nodes[b.addr] = b
 		c.mu.Unlock()
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		if _, ok := a.Load(2); !ok {
 			t.Error("nothing is known of a node that is back")
 		}

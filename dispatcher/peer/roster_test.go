@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/faketime"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard"
 )
@@ -78,7 +79,7 @@ func TestListedOnceThePollersKnow(t *testing.T) {
 		s.expect(0)
 		go s.asks("b", 8, b.Version)
 		s.expect(2)
-		time.Sleep(2 * time.Second) // of the bubble: the polls end
+		faketime.Pass(2 * time.Second) // of the bubble: the polls end
 	})
 }
 
@@ -110,9 +111,9 @@ func TestSilentPollerIsPassedOver(t *testing.T) {
 			s.nodes = []shard.Node{{ID: "a", Session: 7}}
 			s.asks("a", 7, 0)
 			s.joins(1)
-			time.Sleep(least)
+			faketime.Pass(least)
 			s.expect(0)
-			time.Sleep(least / 2)
+			faketime.Pass(least / 2)
 			s.expect(1)
 		})
 	})
@@ -122,13 +123,13 @@ func TestSilentPollerIsPassedOver(t *testing.T) {
 			s.asks("a", 7, 0)
 			s.Update()
 			s.joins(1)
-			time.Sleep(time.Second)
+			faketime.Pass(time.Second)
 			s.expect(0)
 			s.nodes = nil
 			s.Update()
-			time.Sleep(1500 * time.Millisecond)
+			faketime.Pass(1500 * time.Millisecond)
 			s.expect(0) // it may have raised an epoch just before
-			time.Sleep(time.Second)
+			faketime.Pass(time.Second)
 			s.expect(1)
 		})
 	})
@@ -140,7 +141,7 @@ func TestSilentPollerIsPassedOver(t *testing.T) {
 			s.joins(1)
 			s.nodes[0].Session = 8
 			s.Update()
-			time.Sleep(2500 * time.Millisecond)
+			faketime.Pass(2500 * time.Millisecond)
 			s.expect(1)
 		})
 	})
@@ -152,7 +153,7 @@ func TestSilentPollerIsPassedOver(t *testing.T) {
 			s.joins(1)
 			s.nodes = nil
 			s.Update()
-			time.Sleep(2500 * time.Millisecond)
+			faketime.Pass(2500 * time.Millisecond)
 			s.expect(0)
 		})
 	})

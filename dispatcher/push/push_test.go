@@ -15,6 +15,7 @@ import (
 
 	"github.com/headrace/headrace/dispatcher/core"
 	"github.com/headrace/headrace/dispatcher/push"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 )
@@ -122,7 +123,7 @@ func TestPeerThatDoesNotReadIsCutOff(t *testing.T) {
 		if time.Since(began) != 0 {
 			t.Errorf("Put waited %v", time.Since(began))
 		}
-		time.Sleep(11 * time.Second) // of the bubble's time
+		faketime.Pass(11 * time.Second) // of the bubble's time
 		synctest.Wait()
 		e.mu.Lock()
 		defer e.mu.Unlock()

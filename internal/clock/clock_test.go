@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/headrace/headrace/internal/faketime"
 )
 
 // An hour of suspend is an hour, although Go's own clock stood still. Noise below a millisecond is none.
@@ -13,17 +15,17 @@ func TestSuspendCounts(t *testing.T) {
 		c := newClock(func() (time.Duration, bool) { return offset, true })
 		start := c.Now()
 		offset += 900 * time.Microsecond
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		if d := c.Now().Sub(start); d != time.Second {
 			t.Errorf("after 1 s and some noise: %v", d)
 		}
 		offset += time.Hour
-		time.Sleep(sampleEvery)
+		faketime.Pass(sampleEvery)
 		if d := c.Now().Sub(start).Round(10 * time.Millisecond); d != time.Hour+time.Second+sampleEvery {
 			t.Errorf("after an hour of suspend: %v", d)
 		}
 		offset -= time.Minute // never back
-		time.Sleep(sampleEvery)
+		faketime.Pass(sampleEvery)
 		if d := c.Now().Sub(start).Round(10 * time.Millisecond); d != time.Hour+time.Second+2*sampleEvery {
 			t.Errorf("after a wrong read: %v", d)
 		}

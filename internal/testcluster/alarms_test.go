@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/store/memstore"
@@ -30,7 +31,7 @@ func TestAlarmsDoNotWaitForDatabases(t *testing.T) {
 			}
 			return memstore.Fault{}
 		})
-		time.Sleep(5 * time.Second) // the next questions are under way, and the watch has looked
+		faketime.Pass(5 * time.Second) // the next questions are under way, and the watch has looked
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		for _, n := range []*testcluster.OneNode{sick, far} {

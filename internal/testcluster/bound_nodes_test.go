@@ -6,6 +6,7 @@ import (
 
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -28,7 +29,7 @@ func TestBoundOverNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		cl := d.Client("acme")
 		for range 4 {
 			submitMany(t, cl, "pay", 1000)
@@ -42,10 +43,10 @@ func TestBoundOverNodes(t *testing.T) {
 				t.Errorf("%s: %d ran, want at least %d; %d at once, want at most 7", when, took, least, most)
 			}
 		}
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		s.since()
 		slow.since()
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		used("on three nodes", 300)
 		if took, _ := slow.since(); took < 45 || took > 55 {
 			t.Errorf("%d starts in 5 s, want 50", took)
@@ -62,12 +63,12 @@ func TestBoundOverNodes(t *testing.T) {
 			t.Errorf("shares of 7: %v", res.Bounds[1])
 		}
 		a.Kill()
-		time.Sleep(12 * time.Second)
+		faketime.Pass(12 * time.Second)
 		used("while a node died", 50)
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		used("without it", 300)
 		c.Start()
-		time.Sleep(6 * time.Second)
+		faketime.Pass(6 * time.Second)
 		used("while one joined", 100)
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -34,18 +35,18 @@ func TestBoundOverPauses(t *testing.T) {
 				t.Errorf("%s: %d ran, want at least %d; %d at once, want at most 7", when, took, least, most)
 			}
 		}
-		time.Sleep(3 * time.Second)
+		faketime.Pass(3 * time.Second)
 		used("on three nodes", 20)
 		for _, n := range []*testcluster.OneNode{a, b} {
 			n.Pause()
-			time.Sleep(8 * time.Second)
+			faketime.Pass(8 * time.Second)
 			used("while one was paused", 0)
 			n.Resume()
-			time.Sleep(8 * time.Second)
+			faketime.Pass(8 * time.Second)
 			used("since it went on", 50)
 		}
 		b.Stop()
-		time.Sleep(6 * time.Second)
+		faketime.Pass(6 * time.Second)
 		used("while one was stopped", 50)
 		for _, id := range ids {
 			if info := wait(t, cl, id); info.State != task.Succeeded {

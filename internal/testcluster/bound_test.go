@@ -8,6 +8,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -63,11 +64,11 @@ func TestBoundsOfUsers(t *testing.T) {
 			return res.Bounds
 		}
 		set(&headracev1.SetBoundRequest{Function: "pay", Concurrency: 3})
-		time.Sleep(3 * time.Second) // its coordinator grants nothing before it knows all that runs
+		faketime.Pass(3 * time.Second) // its coordinator grants nothing before it knows all that runs
 		cl := c.Client("acme")
 		ids := submitMany(t, cl, "pay", 400)
 		mails := submitMany(t, cl, "mail", 200)
-		time.Sleep(2 * time.Second)
+		faketime.Pass(2 * time.Second)
 		if took, most := free.since(); took != 200 || most < 100 {
 			t.Errorf("beside it %d of 200 ran, %d at once", took, most)
 		}
@@ -82,15 +83,15 @@ func TestBoundsOfUsers(t *testing.T) {
 		}
 		c.Kill()
 		c.Start()
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		if took, most := s.since(); most > 3 || took < 50 {
 			t.Errorf("after a crash %d at once, %d", most, took)
 		}
 		// The tenant's own limit is for both functions, and a rate is a rate.
 		set(&headracev1.SetBoundRequest{Concurrency: 100, Rate: 5, Burst: 1})
-		time.Sleep(3 * time.Second)
+		faketime.Pass(3 * time.Second)
 		s.since()
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		if took, _ := s.since(); took < 49 || took > 51 {
 			t.Errorf("%d starts in 10 s, want 50", took)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/store/memstore"
@@ -27,7 +28,7 @@ func until(t *testing.T, most time.Duration, what string, is func() bool) time.D
 		if time.Since(began) > most {
 			t.Fatalf("not within %v: %s", most, what)
 		}
-		time.Sleep(20 * time.Millisecond) // of the bubble
+		faketime.Pass(20 * time.Millisecond) // of the bubble
 	}
 	return time.Since(began)
 }
@@ -282,7 +283,7 @@ func TestClusterNodeIsKilled(t *testing.T) {
 		if took := time.Since(killed); took > 6500*time.Millisecond {
 			t.Errorf("all partitions are open after %v", took)
 		}
-		time.Sleep(3 * time.Second) // of the bubble: whatever would be pushed again is
+		faketime.Pass(3 * time.Second) // of the bubble: whatever would be pushed again is
 		close(release)
 		for i, id := range longs {
 			if info := wait(t, cd, id); info.State != task.Succeeded || info.Losses != 0 {
@@ -340,10 +341,10 @@ func TestClusterNodeStops(t *testing.T) {
 				}
 			}
 		}()
-		time.Sleep(time.Second) // of the bubble
+		faketime.Pass(time.Second) // of the bubble
 		a.Stop()
 		balanced(t, 4, 8, b, d)
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		close(stop)
 		close(release)
 		n := 0
@@ -392,7 +393,7 @@ func TestClusterLostAnswerAcrossNodes(t *testing.T) {
 				_, err := headracev1.NewTaskServiceClient(nodes[i%3].Raw()).SubmitBatch(ctx, req)
 				first <- err
 			}()
-			time.Sleep(10 * time.Millisecond) // of the bubble: it is on its way to a database
+			faketime.Pass(10 * time.Millisecond) // of the bubble: it is on its way to a database
 			cancel()
 			if err := <-first; err == nil {
 				t.Fatal("the first answer was not lost")
@@ -414,11 +415,11 @@ func TestClusterLostAnswerAcrossNodes(t *testing.T) {
 							mu.Unlock()
 							return
 						}
-						time.Sleep(100 * time.Millisecond)
+						faketime.Pass(100 * time.Millisecond)
 					}
 				})
 			}
-			time.Sleep(50 * time.Millisecond)
+			faketime.Pass(50 * time.Millisecond)
 			close(gate)
 			wg.Wait()
 			if len(got) != 2 {
@@ -453,7 +454,7 @@ func TestClusterPausedNodeIsFenced(t *testing.T) {
 		b.Executor(100, "acme", func(x *executor.Executor) {
 			executor.Handle(x, upper, func(_ context.Context, in string) (string, error) {
 				r.note(in)
-				time.Sleep(200 * time.Millisecond)
+				faketime.Pass(200 * time.Millisecond)
 				return in, nil
 			})
 		})
@@ -478,7 +479,7 @@ func TestClusterPausedNodeIsFenced(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		before := epochs(t, b)
 		a.Pause()
 		paused := time.Now()
@@ -487,9 +488,9 @@ func TestClusterPausedNodeIsFenced(t *testing.T) {
 			t.Errorf("taken over after %v", took)
 		}
 		after := epochs(t, b)
-		time.Sleep(15*time.Second - time.Since(paused))
+		faketime.Pass(15*time.Second - time.Since(paused))
 		a.Resume()
-		time.Sleep(10 * time.Second) // it joins again and gets its share back
+		faketime.Pass(10 * time.Second) // it joins again and gets its share back
 		balanced(t, 2, 8, a, b, d)
 		close(stop)
 		wg.Wait()
@@ -540,7 +541,7 @@ func TestClusterOneDatabaseFails(t *testing.T) {
 			})
 		}
 		down := time.Now()
-		time.Sleep(3 * time.Second) // of the bubble
+		faketime.Pass(3 * time.Second) // of the bubble
 		stored, failed := 0, 0
 		for i := range 100 {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -610,7 +611,7 @@ func TestClusterWithoutRegistry(t *testing.T) {
 			if took := time.Since(began); took > 2*time.Second {
 				t.Errorf("task %d, without a registry, took %v", i, took)
 			}
-			time.Sleep(time.Second) // of the bubble
+			faketime.Pass(time.Second) // of the bubble
 		}
 		alarmed(t, b, a, "etcd_unreachable")
 		for _, h := range heal {
@@ -642,7 +643,7 @@ func TestClusterOneNodeIsCutOff(t *testing.T) {
 				t.Errorf("task %d: %v", n, info.State)
 			}
 			n++
-			time.Sleep(100 * time.Millisecond)
+			faketime.Pass(100 * time.Millisecond)
 		}
 		balanced(t, 4, 8, b, d)
 		heal()

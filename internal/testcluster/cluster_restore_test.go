@@ -11,6 +11,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/shard/memshard"
@@ -84,7 +85,7 @@ func TestClusterRegistryRestored(t *testing.T) {
 				wait(t, cl, submit(t, cl, client.Task{Function: "upper", Payload: []byte("one"), Options: client.Options{ID: "order-1"}}))
 				long := submit(t, cl, client.Task{Function: "upper", Payload: []byte("long")})
 				before := explain(t, a, "acme").Placement
-				time.Sleep(3 * time.Second)
+				faketime.Pass(3 * time.Second)
 				var backup *memshard.Backup
 				if !tt.lost {
 					backup = c.Registry().Backup()
@@ -96,7 +97,7 @@ func TestClusterRegistryRestored(t *testing.T) {
 					t.Fatal(err)
 				}
 				paused := submit(t, cl, client.Task{Function: "paused", Payload: []byte("paused")})
-				time.Sleep(3 * time.Second)
+				faketime.Pass(3 * time.Second)
 				c.Registry().Restore(backup)
 				for _, n := range []*testcluster.OneNode{a, b, d} {
 					until(t, 5*time.Second, "it is held", func() bool { return status(t, n).Held != "" })
@@ -109,7 +110,7 @@ func TestClusterRegistryRestored(t *testing.T) {
 					for i := range 20 {
 						ids = append(ids, submit(t, cl, client.Task{Function: "upper", Payload: fmt.Appendf(nil, "held-%d", i)}))
 					}
-					time.Sleep(30 * time.Second)
+					faketime.Pass(30 * time.Second)
 					if n := starts.of("held-0"); n != 0 {
 						t.Error("a task was pushed while all are held")
 					}
@@ -121,7 +122,7 @@ func TestClusterRegistryRestored(t *testing.T) {
 					t.Error("the catalogue was changed meanwhile")
 				}
 				close(end)
-				time.Sleep(5 * time.Second)
+				faketime.Pass(5 * time.Second)
 
 				accept(t, b, tt.source)
 				balanced(t, 2, 8, a, b, d)
@@ -141,7 +142,7 @@ func TestClusterRegistryRestored(t *testing.T) {
 					t.Errorf("draining: %s, want %s", got, want)
 				}
 				// The rule was acknowledged: it is in force, unless somebody has said that it shall be forgotten.
-				time.Sleep(20 * time.Second)
+				faketime.Pass(20 * time.Second)
 				if forgotten := tt.source == headracev1.RestoreSource_RESTORE_SOURCE_REGISTRY; (starts.of("paused") == 1) != forgotten {
 					t.Errorf("the paused task: %d starts, waits because %q", starts.of("paused"), get(t, cl, paused).WaitReason)
 				}
@@ -201,7 +202,7 @@ func TestClusterDatabaseRestored(t *testing.T) {
 			in := fmt.Sprint("long-kept-", i)
 			kept[in] = put(in)
 		}
-		time.Sleep(3 * time.Second) // they are recorded
+		faketime.Pass(3 * time.Second) // they are recorded
 		backup := c.Database(0).Clone()
 		other := c.Database(1).Clone()
 		was := epochs(t, a)
@@ -215,7 +216,7 @@ func TestClusterDatabaseRestored(t *testing.T) {
 			in := fmt.Sprint("long-lost-", i)
 			lost[in] = put(in)
 		}
-		time.Sleep(3 * time.Second)
+		faketime.Pass(3 * time.Second)
 		top := epochs(t, a)
 		c.Database(0).Restore(backup)
 		c.Database(1).Restore(other)
@@ -282,19 +283,19 @@ func TestClusterDatabaseRestoredUnderItsOwner(t *testing.T) {
 			return submit(t, cl, client.Task{Function: "upper", Payload: []byte(in), Options: client.Options{ID: in}})
 		}
 		put("kept")
-		time.Sleep(3 * time.Second)
+		faketime.Pass(3 * time.Second)
 		backups := []*memstore.Data{c.Database(0).Clone(), c.Database(1).Clone()}
 		lost := map[string]string{}
 		for i := range 10 {
 			in := fmt.Sprint("lost-", i)
 			lost[in] = put(in)
 		}
-		time.Sleep(200 * time.Millisecond) // they run, and are not recorded yet
+		faketime.Pass(200 * time.Millisecond) // they run, and are not recorded yet
 		for i, data := range backups {
 			c.Database(i).Restore(data)
 		}
 		close(end)
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		for in, id := range lost {
 			if info, err := cl.Get(t.Context(), client.ByID(id)); !errors.Is(err, client.ErrNotFound) {
 				t.Errorf("%s, which the backup does not have: %+v, %v", in, info, err)

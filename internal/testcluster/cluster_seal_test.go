@@ -7,6 +7,7 @@ import (
 
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/store"
@@ -32,7 +33,7 @@ func TestClusterSeal(t *testing.T) {
 		if err := intake(t, a, draining, first); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		if intake(t, b, sealed, first) == nil {
 			t.Error("a partition with tasks was sealed")
 		}
@@ -42,7 +43,7 @@ func TestClusterSeal(t *testing.T) {
 		for _, id := range ids {
 			wait(t, cl, id)
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		if err := intake(t, b, sealed, first); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +77,7 @@ func TestClusterSeal(t *testing.T) {
 		if err := intake(t, a, draining, same...); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		if intake(t, a, sealed, same...) == nil {
 			t.Error("the last partition of a database was sealed")
 		}
@@ -133,7 +134,7 @@ func TestClusterDatabaseIsAdded(t *testing.T) {
 		run(b)
 		a = c.Start()
 		balanced(t, 2, 4, a, b)
-		time.Sleep(30 * time.Second)
+		faketime.Pass(30 * time.Second)
 		if n := len(partitions(t, a)); n != 4 {
 			t.Fatalf("%d partitions while a node does not know the database", n)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/dispatcher"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -42,7 +43,7 @@ func TestSubmitsAreHeldDuringATakeover(t *testing.T) {
 			}
 		}
 		b.Kill()
-		time.Sleep(100 * time.Millisecond) // what is sent before its connection is known to be broken has an unknown outcome
+		faketime.Pass(100 * time.Millisecond) // what is sent before its connection is known to be broken has an unknown outcome
 		type end struct {
 			took time.Duration
 			err  error
@@ -116,7 +117,7 @@ func TestOneDatabaseAway(t *testing.T) {
 				return memstore.Fault{}
 			})
 		}
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 
 		// Without the SDK: by one call, if its request id allows the other database, else told to take another id.
 		stored, elsewhere := 0, 0

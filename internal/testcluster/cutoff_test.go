@@ -12,6 +12,7 @@ import (
 
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/memstore"
@@ -93,7 +94,7 @@ func TestNodeCutOffFromDatabases(t *testing.T) {
 				healNow()
 				b.Fault(nil)
 				healed := time.Now()
-				time.Sleep(8 * time.Second)
+				faketime.Pass(8 * time.Second)
 				if now := openAt(t, a); !maps.Equal(now, rest) {
 					t.Errorf("8 s after it healed: %v, before %v", now, rest)
 				}
@@ -115,15 +116,15 @@ func TestDeadDatabaseMovesNothing(t *testing.T) {
 				}
 				return memstore.Fault{}
 			})
-			time.Sleep(time.Duration(i) * 300 * time.Millisecond) // not all notice at once
+			faketime.Pass(time.Duration(i) * 300 * time.Millisecond) // not all notice at once
 		}
-		time.Sleep(time.Minute)
+		faketime.Pass(time.Minute)
 		for i, n := range []*testcluster.OneNode{d, a, b} {
 			n.Fault(nil)
-			time.Sleep(time.Duration(i) * 500 * time.Millisecond)
+			faketime.Pass(time.Duration(i) * 500 * time.Millisecond)
 		}
 		for _, wait := range []time.Duration{6 * time.Second, 30 * time.Second} {
-			time.Sleep(wait)
+			faketime.Pass(wait)
 			if now := openAt(t, a); !maps.Equal(now, before) {
 				t.Errorf("%v, before %v", now, before)
 			}

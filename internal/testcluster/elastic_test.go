@@ -14,6 +14,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	"github.com/headrace/headrace/proto/externalscaler"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -88,7 +89,7 @@ func TestScalerSeesAllNodes(t *testing.T) {
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("active after %v", took)
 		}
-		time.Sleep(10 * time.Minute) // what came in is forgotten: 6000 · 1 s / 300 s
+		faketime.Pass(10 * time.Minute) // what came in is forgotten: 6000 · 1 s / 300 s
 		if got := metric(); got < 20 || got > 20.1 {
 			t.Errorf("metric %v for 6,000 tasks of a second, want 20", got)
 		}
@@ -115,7 +116,7 @@ func TestScalerSeesAllNodes(t *testing.T) {
 			return res.Pools[0]
 		}
 		until(t, 10*time.Second, "both executors are full", func() bool { p := pool(); return p.Running == 20 && p.Slots == 20 })
-		time.Sleep(time.Minute)
+		faketime.Pass(time.Minute)
 		p := pool()
 		// 5,980 tasks of a second need 20 slots, as many as run: 20/(10·0.8).
 		if p.Name != "mail" || p.Waiting != 5980 || p.Desired != 3 || p.DesiredNow != 3 || p.Why != "running" || len(p.Executors) != 2 {
@@ -229,7 +230,7 @@ func TestPoolLimitedByItsDownstream(t *testing.T) {
 		for range 40 {
 			submitBatch(t, cl, slicesOf(client.Task{Function: "pay"}, 1000))
 		}
-		time.Sleep(time.Minute)
+		faketime.Pass(time.Minute)
 		list := func(drain time.Duration) string {
 			t.Helper()
 			req := &headracev1.ListPoolsRequest{Tenant: "acme", Function: "pay", TargetDrain: durationpb.New(drain)}

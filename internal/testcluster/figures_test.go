@@ -9,6 +9,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 )
@@ -21,7 +22,7 @@ func TestFiguresAreTheClusters(t *testing.T) {
 		for range 60 {
 			submit(t, cl, client.Task{Function: "nobody"})
 		}
-		time.Sleep(2 * time.Second) // of the bubble
+		faketime.Pass(2 * time.Second) // of the bubble
 		figures := func(n *testcluster.OneNode) (text string, waiting int64) {
 			for _, p := range partitions(t, n) {
 				text += fmt.Sprintf("%d at %d on %s: %s, %d %d; ", p.Id, p.Epoch, p.NodeId, p.State, p.Backlog, p.Running)
@@ -58,7 +59,7 @@ func TestFiguresAreTheClusters(t *testing.T) {
 			if who, ok := one(); ok {
 				known[who]++
 			}
-			time.Sleep(50 * time.Millisecond)
+			faketime.Pass(50 * time.Millisecond)
 		}
 		delete(known, a.ID())
 		if len(known) == 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -117,7 +118,7 @@ func TestRestartIsTakeover(t *testing.T) {
 				})
 				cl := c.Client("acme")
 				held := submit(t, cl, client.Task{Function: "hold"})
-				time.Sleep(3 * time.Second) // of the bubble: long enough to be recorded
+				faketime.Pass(3 * time.Second) // of the bubble: long enough to be recorded
 				waiting := submit(t, cl, client.Task{Function: "upper", Options: client.Options{Delay: 2 * time.Second}})
 				for range 2 {
 					end(c)
@@ -184,7 +185,7 @@ func TestCancel(t *testing.T) {
 		})
 		cl := c.Client("acme")
 		running := submit(t, cl, client.Task{Function: "upper"})
-		time.Sleep(time.Second) // of the bubble
+		faketime.Pass(time.Second) // of the bubble
 		queued := submit(t, cl, client.Task{Function: "upper"})
 		if info, err := cl.Get(t.Context(), client.ByID(running)); err != nil || info.State != task.Running || info.WaitReason != "" {
 			t.Errorf("the running task: %+v, %v", info, err)
@@ -236,7 +237,7 @@ func TestPartitionsGrow(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d of 12 are open after a minute", open)
 			}
-			time.Sleep(100 * time.Millisecond) // of the bubble
+			faketime.Pass(100 * time.Millisecond) // of the bubble
 		}
 		if info, err := cl.Get(t.Context(), client.ByID(id)); err != nil || info.State != task.Queued {
 			t.Errorf("the old task: %+v, %v", info, err)

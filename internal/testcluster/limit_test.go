@@ -10,6 +10,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -85,9 +86,9 @@ func TestAdaptiveLimit(t *testing.T) {
 				ids = append(ids, it.ID)
 			}
 		}
-		time.Sleep(20 * time.Second)
+		faketime.Pass(20 * time.Second)
 		s.since()
-		time.Sleep(20 * time.Second)
+		faketime.Pass(20 * time.Second)
 		if took, _ := s.since(); took < 1900 {
 			t.Errorf("of 2,000 places in 20 s %d were used", took)
 		}
@@ -120,19 +121,19 @@ func TestAdaptiveLimit(t *testing.T) {
 			if _, err := ls.SetLimit(t.Context(), &headracev1.SetLimitRequest{Tenant: "acme", Downstream: "bank", Min: lo, Max: hi, Reason: "test"}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Second)
+			faketime.Pass(time.Second)
 			s.since()
 		}
 		set(3, 3)
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		if took, most := s.since(); most != 3 || took < 140 {
 			t.Errorf("fixed at 3: %d at once, %d of 150 in 5 s", most, took)
 		}
 		c.Kill()
 		c.Start()
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		s.since()
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		if took, most := s.since(); most != 3 || took < 140 {
 			t.Errorf("fixed at 3, after a restart: %d at once, %d of 150 in 5 s", most, took)
 		}
@@ -145,7 +146,7 @@ func TestAdaptiveLimit(t *testing.T) {
 			t.Errorf("reset: %v, %v", res, err)
 		}
 		s.since()
-		time.Sleep(60 * time.Second)
+		faketime.Pass(60 * time.Second)
 		if _, most := s.since(); most != 10 {
 			t.Errorf("after the reset %d at once", most)
 		}
@@ -176,7 +177,7 @@ func TestNoLimitWithoutThrottles(t *testing.T) {
 		if _, err := cl.SubmitBatch(t.Context(), make200()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		if took, most := s.since(); took != 200 || most != 200 {
 			t.Errorf("%d of 200, %d at once", took, most)
 		}

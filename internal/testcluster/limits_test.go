@@ -12,6 +12,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -79,11 +80,11 @@ func TestRefusedAndToldWhen(t *testing.T) {
 		if i.Code != codes.ResourceExhausted || i.Reason != "tenant_rate" || i.Metadata["tenant"] != "a" || i.Metadata["level"] != "hard" || i.Metadata["limit"] != "0.5 tasks/s" {
 			t.Fatalf("refused with %+v", i)
 		}
-		time.Sleep(i.RetryAfter - time.Millisecond)
+		faketime.Pass(i.RetryAfter - time.Millisecond)
 		if early := l.submit("a"); early.Code != codes.ResourceExhausted || early.RetryAfter <= 0 {
 			t.Fatalf("1 ms before the told time: %+v", early)
 		}
-		time.Sleep(time.Millisecond)
+		faketime.Pass(time.Millisecond)
 		if late := l.submit("a"); late.Code != codes.OK {
 			t.Fatalf("at the told time: %+v", late)
 		}
@@ -98,7 +99,7 @@ func TestRefusedAndToldWhen(t *testing.T) {
 		// The setting is stored, and outlives the node.
 		c.Stop()
 		c.Start()
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		got, err := l.tenants.GetTenant(t.Context(), &headracev1.GetTenantRequest{Tenant: "a"})
 		if err != nil || got.Tenant.Settings.Rate != 0.5 || got.Tenant.Effective.MaxRows != task.DefaultMaxRows || got.Tenant.Rows != 3 {
 			t.Errorf("%v, %v", got, err)
@@ -119,7 +120,7 @@ func TestBatchIsTakenInPart(t *testing.T) {
 		if again, refused := l.batch("a", id, 100, true); len(again) != 0 || len(refused) != 100 {
 			t.Fatalf("at once again: %d taken", len(again))
 		}
-		time.Sleep(20 * time.Second)
+		faketime.Pass(20 * time.Second)
 		for range 2 {
 			all, refused := l.batch("a", id, 100, true)
 			if len(all) != 100 || len(refused) != 0 {
@@ -130,7 +131,7 @@ func TestBatchIsTakenInPart(t *testing.T) {
 					t.Fatalf("task %d is there twice: %s and %s", i, first[i], all[i])
 				}
 			}
-			time.Sleep(20 * time.Second)
+			faketime.Pass(20 * time.Second)
 		}
 		// The SDK waits by itself until all are in.
 		begin := time.Now()
@@ -140,7 +141,7 @@ func TestBatchIsTakenInPart(t *testing.T) {
 		if took := time.Since(begin); took < 3*time.Second || took > 10*time.Second {
 			t.Errorf("100 tasks at 10/s with a burst of 60 took %v", took)
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		if got, err := l.tenants.GetTenant(t.Context(), &headracev1.GetTenantRequest{Tenant: "a"}); err != nil || got.Tenant.Ready != 200 {
 			t.Errorf("%v, %v: want 200 ready", got, err)
 		}
@@ -162,21 +163,21 @@ func TestRowsAreBounded(t *testing.T) {
 		if got, refused := l.batch("a", "", 70, false); len(got) != 50 || refused[0].Reason != "tenant_rows" || refused[0].RetryAfter == nil {
 			t.Fatalf("%d taken, %v", len(got), refused)
 		}
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		if i := l.submit("a"); i.Reason != "tenant_rows" {
 			t.Fatalf("%+v", i)
 		}
 		// A takeover knows how many there are.
 		c.Kill()
 		c.Start()
-		time.Sleep(3 * time.Second)
+		faketime.Pass(3 * time.Second)
 		if i := l.submit("a"); i.Reason != "tenant_rows" {
 			t.Fatalf("after a takeover: %+v", i)
 		}
 		c.Executor(10, "a", func(x *executor.Executor) {
 			x.HandleRaw("f", fn.Options{}, func(context.Context, *executor.Task) (executor.Result, error) { return executor.Result{}, nil })
 		})
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		if got, _ := l.batch("a", "", 70, false); len(got) != 50 {
 			t.Fatalf("%d taken once all had ended", len(got))
 		}

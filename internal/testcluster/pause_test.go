@@ -18,6 +18,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -112,10 +113,10 @@ func TestPause(t *testing.T) {
 		}
 		c.Kill()
 		c.Start()
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		c.Stop()
 		c.Start()
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		if n := between(&starts, paused, time.Now()); n != 0 {
 			t.Errorf("%d starts while paused", n)
 		}
@@ -149,7 +150,7 @@ func TestPauseHoldsAfterTakeover(t *testing.T) {
 				a.Executor(4, "acme", func(x *executor.Executor) {
 					executor.Handle(x, upper, func(_ context.Context, in string) (string, error) {
 						starts.add(in)
-						time.Sleep(50 * time.Millisecond)
+						faketime.Pass(50 * time.Millisecond)
 						return in, nil
 					})
 				})
@@ -169,9 +170,9 @@ func TestPauseHoldsAfterTakeover(t *testing.T) {
 				case "stop":
 					a.Stop()
 				}
-				time.Sleep(15 * time.Second)
+				faketime.Pass(15 * time.Second)
 				wake()
-				time.Sleep(10 * time.Second)
+				faketime.Pass(10 * time.Second)
 				if n := between(&starts, paused, time.Now()); n != 0 {
 					t.Errorf("%d starts while paused", n)
 				}
@@ -197,7 +198,7 @@ func TestPauseWaitsForOwners(t *testing.T) {
 				b.Executor(4, "acme", func(x *executor.Executor) {
 					executor.Handle(x, upper, func(_ context.Context, in string) (string, error) {
 						starts.add(in)
-						time.Sleep(50 * time.Millisecond)
+						faketime.Pass(50 * time.Millisecond)
 						return in, nil
 					})
 				})
@@ -231,9 +232,9 @@ func TestPauseWaitsForOwners(t *testing.T) {
 				} else {
 					t.Logf("%s: answered after %v", how, took)
 				}
-				time.Sleep(15 * time.Second)
+				faketime.Pass(15 * time.Second)
 				wake()
-				time.Sleep(10 * time.Second)
+				faketime.Pass(10 * time.Second)
 				if n := between(&starts, paused, time.Now()); n != 0 {
 					t.Errorf("%d starts while paused", n)
 				}
@@ -324,7 +325,7 @@ func TestB076PauseAndResumeFromAllNodes(t *testing.T) {
 			if round%2 == 0 { // paused for sure
 				paused := pauseAt(t, conns[r.IntN(3)], "")
 				ids = append(ids, submitBatch(t, cl, slices.Repeat([]client.Task{{Function: "upper", Payload: []byte("x")}}, 5))...)
-				time.Sleep(500 * time.Millisecond)
+				faketime.Pass(500 * time.Millisecond)
 				if n := between(&starts, paused, time.Now()); n != 0 {
 					t.Fatalf("round %d: %d starts while paused", round, n)
 				}

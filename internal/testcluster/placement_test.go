@@ -11,6 +11,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/task"
@@ -101,12 +102,12 @@ func TestMoveUnderLoad(t *testing.T) {
 						answers[name] = append(answers[name], told{got.ID, got.Deduplicated})
 						mu.Unlock()
 					}
-					time.Sleep(time.Duration(1+(i+s)%7) * time.Millisecond) // of the bubble
+					faketime.Pass(time.Duration(1+(i+s)%7) * time.Millisecond) // of the bubble
 				}
 			})
 		}
 		for i := range 12 {
-			time.Sleep(90 * time.Millisecond)
+			faketime.Pass(90 * time.Millisecond)
 			req := &headracev1.MovePlacementRequest{Tenant: "acme", Note: fmt.Sprint("move ", i)}
 			switch i % 3 {
 			case 0:
@@ -156,7 +157,7 @@ func TestMoveUnderLoad(t *testing.T) {
 
 		// What comes after a move goes where it says, whatever node takes it.
 		p := move(t, nodes[0], &headracev1.MovePlacementRequest{Tenant: "acme", Partitions: two[:2]})
-		time.Sleep(100 * time.Millisecond)
+		faketime.Pass(100 * time.Millisecond)
 		for i := range 40 {
 			id := submit(t, nodes[i%2].Client("acme"), client.Task{Function: "f", Payload: []byte("after")})
 			if at := get(t, cl, id).Partition; !slices.Contains(p.Partitions, at) {
@@ -203,7 +204,7 @@ func TestADatabaseDrains(t *testing.T) {
 			Partitions: drained, Intake: headracev1.PartitionIntake_PARTITION_INTAKE_DRAINING}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(200 * time.Millisecond) // of the bubble: the other node hears of it
+		faketime.Pass(200 * time.Millisecond) // of the bubble: the other node hears of it
 		for i, tenant := range tenants {
 			cl := nodes[(i+1)%2].Client(tenant)
 			home := explain(t, nodes[i%2], tenant).Placement.DirectoryDatabase
@@ -277,7 +278,7 @@ func TestRetryAfterAMove(t *testing.T) {
 				move(t, nodes[0], &headracev1.MovePlacementRequest{Tenant: tenant, K: uint32(len(p.Partitions)) + 1})
 				continue
 			}
-			time.Sleep(100 * time.Millisecond)
+			faketime.Pass(100 * time.Millisecond)
 			req.Retry = true
 			again, err := headracev1.NewTaskServiceClient(nodes[(i+1)%2].Raw()).SubmitBatch(t.Context(), req)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 )
@@ -22,7 +23,7 @@ func TestFloodIsHeldAtTheDoor(t *testing.T) {
 		l.set(&headracev1.SetTenantRequest{Tenant: "flood", DrainMaxMillis: proto.Int64(10_000)})
 		c.Executor(10, "flood", func(x *executor.Executor) { // 100 tasks a second
 			work := func(context.Context, *executor.Task) (executor.Result, error) {
-				time.Sleep(100 * time.Millisecond)
+				faketime.Pass(100 * time.Millisecond)
 				return executor.Result{}, nil
 			}
 			x.HandleRaw("f", fn.Options{}, work)
@@ -46,7 +47,7 @@ func TestFloodIsHeldAtTheDoor(t *testing.T) {
 					}
 				}
 			}
-			time.Sleep(100 * time.Millisecond)
+			faketime.Pass(100 * time.Millisecond)
 			if tick%10 == 0 {
 				s, err := l.tenants.GetTenant(t.Context(), &headracev1.GetTenantRequest{Tenant: "flood"})
 				if err != nil {
@@ -63,7 +64,7 @@ func TestFloodIsHeldAtTheDoor(t *testing.T) {
 		if !limited || worst > 1250 || settled > 1000 || rate < 42.5 || rate > 57.5 {
 			t.Errorf("limited: %v; worst backlog %d, %d at the end, want about 10 s of 50/s; accepted %.1f/s, want 50", limited, worst, settled, rate)
 		}
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		if s, err := l.tenants.GetTenant(t.Context(), &headracev1.GetTenantRequest{Tenant: "flood"}); err != nil || s.Tenant.Limit != nil {
 			t.Errorf("two intervals after the end: %v, %v", s, err)
 		}

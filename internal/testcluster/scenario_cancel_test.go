@@ -14,6 +14,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	"github.com/headrace/headrace/task"
 )
@@ -57,14 +58,14 @@ func TestScenarioCancelOfRunning(t *testing.T) {
 		for name := range ends {
 			ids[name] = submit(t, cl, client.Task{Function: name, Options: client.Options{MaxAttempts: 5}})
 		}
-		time.Sleep(time.Second) // of the bubble
+		faketime.Pass(time.Second) // of the bubble
 		for name, id := range ids {
 			res, _, err := cl.Cancel(t.Context(), client.ByID(id), "out of stock")
 			if err != nil || res == client.AlreadyFinished {
 				t.Errorf("cancel of %s: %v, %v", name, res, err)
 			}
 		}
-		time.Sleep(20 * time.Second) // of the bubble: far more than the pauses
+		faketime.Pass(20 * time.Second) // of the bubble: far more than the pauses
 		for name, id := range ids {
 			info := get(t, cl, id)
 			want := task.Cancelled
@@ -125,7 +126,7 @@ func TestScenarioCancelMeetsTheEnd(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, id := range ids {
 			wg.Go(func() {
-				time.Sleep(time.Duration(45_000+i*10_000/n) * time.Microsecond) // of the bubble
+				faketime.Pass(time.Duration(45_000+i*10_000/n) * time.Microsecond) // of the bubble
 				res, _, err := cl.Cancel(t.Context(), client.ByID(id), "")
 				if err != nil {
 					t.Errorf("cancel: %v", err)
@@ -147,7 +148,7 @@ func TestScenarioCancelMeetsTheEnd(t *testing.T) {
 				t.Errorf("%s: answered finished, is %v", id, info.State)
 			}
 		}
-		time.Sleep(10 * time.Second) // of the bubble
+		faketime.Pass(10 * time.Second) // of the bubble
 		for id, k := range starts {
 			if k != 1 {
 				t.Errorf("%s started %d times", id, k)
@@ -204,7 +205,7 @@ func TestScenarioTimeouts(t *testing.T) {
 		if info := wait(t, cl, id); info.State != task.Failed || info.Error.Class != task.Timeout || info.Attempt != 1 {
 			t.Errorf("the shortest: %v, %v", info.State, info.Error)
 		}
-		time.Sleep(time.Minute) // of the bubble
+		faketime.Pass(time.Minute) // of the bubble
 		if n := len(attempts(t, cl, id)); n != 1 || get(t, cl, id).Attempt != 1 {
 			t.Errorf("%d tries", n)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -164,7 +165,7 @@ func TestScenarioMiddlewareUnwinds(t *testing.T) {
 			}
 			id := submit(t, cl, client.Task{Function: "f", Payload: []byte(kind), Options: o})
 			if kind == "cancel" {
-				time.Sleep(time.Second) // of the bubble
+				faketime.Pass(time.Second) // of the bubble
 				if _, _, err := cl.Cancel(t.Context(), client.ByID(id), ""); err != nil {
 					t.Fatal(err)
 				}
@@ -216,7 +217,7 @@ func TestScenarioTraceContextStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second) // of the bubble
+		faketime.Pass(2 * time.Second) // of the bubble
 		c.Kill()
 		c.Start()
 		for id, want := range map[string]string{one.ID: parent, batch[0].ID: parent, odd.ID: ""} {

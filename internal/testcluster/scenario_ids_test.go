@@ -20,6 +20,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -66,7 +67,7 @@ func TestScenarioClientIDInEveryState(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(5 * time.Second) // of the bubble
+		faketime.Pass(5 * time.Second) // of the bubble
 		for round := range 2 {
 			for state, id := range first {
 				if info, err := cl.Get(t.Context(), client.ByClientID(again[state].ID)); err != nil || info.State != state || info.ID != id {
@@ -90,7 +91,7 @@ func TestScenarioClientIDInEveryState(t *testing.T) {
 			if round == 0 {
 				c.Kill()
 				c.Start()
-				time.Sleep(5 * time.Second) // of the bubble
+				faketime.Pass(5 * time.Second) // of the bubble
 			}
 		}
 		if n := flaky.Load(); n != 3 {
@@ -120,7 +121,7 @@ func TestScenarioOneIDOfManyCallers(t *testing.T) {
 			for i := range ids {
 				cl := c.Client("acme")
 				wg.Go(func() {
-					time.Sleep(time.Duration(i*round) * time.Millisecond / 20) // of the bubble
+					faketime.Pass(time.Duration(i*round) * time.Millisecond / 20) // of the bubble
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
 					s, err := cl.Submit(ctx, client.Task{Function: "f", Options: client.Options{ID: key}})
@@ -130,7 +131,7 @@ func TestScenarioOneIDOfManyCallers(t *testing.T) {
 					ids[i] = s.ID
 				})
 			}
-			time.Sleep(time.Duration(round) * time.Millisecond / 10) // of the bubble
+			faketime.Pass(time.Duration(round) * time.Millisecond / 10) // of the bubble
 			c.Kill()
 			c.Start()
 			wg.Wait()

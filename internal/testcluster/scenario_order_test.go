@@ -14,6 +14,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/grpcx"
 	"github.com/headrace/headrace/internal/testcluster"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
@@ -36,7 +37,7 @@ func TestScenarioUnknownFunctionsWait(t *testing.T) {
 		bs := many("b")
 		never := submit(t, cl, client.Task{Function: "never"})
 		dies := submit(t, cl, client.Task{Function: "never", Options: client.Options{StartTTL: 20 * time.Second}})
-		time.Sleep(50 * time.Second) // of the bubble
+		faketime.Pass(50 * time.Second) // of the bubble
 		began := time.Now()
 		for _, id := range many("a") {
 			if info := wait(t, cl, id); info.State != task.Succeeded {
@@ -141,11 +142,11 @@ func TestScenarioBatchKeepsItsOrder(t *testing.T) {
 				most.Store(max(most.Load(), running.Add(1)))
 				defer running.Add(-1)
 				starts.add(string(tk.Payload))
-				time.Sleep(5 * time.Millisecond) // of the bubble
+				faketime.Pass(5 * time.Millisecond) // of the bubble
 				return nil, nil
 			})
 		})
-		time.Sleep(time.Second) // of the bubble
+		faketime.Pass(time.Second) // of the bubble
 		c.Stop()
 		c.Start()
 		for _, id := range ids {
@@ -180,7 +181,7 @@ func TestScenarioSlowExecutor(t *testing.T) {
 			c.Executor(4, "acme", func(x *executor.Executor) {
 				raw(x, "f", fn.Options{}, func(context.Context, *executor.Task) ([]byte, error) {
 					starts.Add(1)
-					time.Sleep(100 * time.Millisecond) // of the bubble
+					faketime.Pass(100 * time.Millisecond) // of the bubble
 					return nil, nil
 				})
 			})
@@ -211,7 +212,7 @@ func TestScenarioSlowExecutor(t *testing.T) {
 // eventually asks again until ok, at most for d of the bubble's time.
 func eventually(t *testing.T, d time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(d); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(d); !ok(); faketime.Pass(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %v: %s", d, what)
 		}

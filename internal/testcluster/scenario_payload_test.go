@@ -13,6 +13,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	"github.com/headrace/headrace/task"
 )
@@ -86,7 +87,7 @@ func TestScenarioPayloadBytesAreKept(t *testing.T) {
 				all = append(all, sent{id, name + ", " + way, payload})
 			}
 		}
-		time.Sleep(5*time.Second - time.Since(began)) // of the bubble
+		faketime.Pass(5*time.Second - time.Since(began)) // of the bubble
 		for _, s := range all {
 			if !strings.HasSuffix(s.way, "delayed") {
 				if info := get(t, cl, s.id); info.State != task.Succeeded {

@@ -13,6 +13,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	"github.com/headrace/headrace/task"
 )
@@ -73,7 +74,7 @@ func TestScenarioBackoffCountsFromTheFailure(t *testing.T) {
 			raw(x, "f", fn.Options{Backoff: fn.Backoff{Base: 10 * time.Second, Factor: 1, Max: time.Minute}}, func(context.Context, *executor.Task) ([]byte, error) {
 				starts.add("")
 				defer ends.add("")
-				time.Sleep(20 * time.Second) // of the bubble
+				faketime.Pass(20 * time.Second) // of the bubble
 				return nil, errBoom
 			})
 		})
@@ -164,7 +165,7 @@ func TestScenarioLossesAreCappedApart(t *testing.T) {
 					})
 					select {
 					case <-started:
-						time.Sleep(100 * time.Millisecond) // of the bubble: an unconfirmed start is no loss
+						faketime.Pass(100 * time.Millisecond) // of the bubble: an unconfirmed start is no loss
 					case <-time.After(time.Minute): // it ended before
 					}
 					lose()
@@ -218,7 +219,7 @@ func TestScenarioErrorClasses(t *testing.T) {
 				cl := c.Client("acme")
 				id := submit(t, cl, client.Task{Function: "f", Options: client.Options{MaxAttempts: 3}})
 				if x.least > time.Hour { // its beats would take real time
-					time.Sleep(time.Second) // of the bubble
+					faketime.Pass(time.Second) // of the bubble
 					if info := get(t, cl, id); info.State != task.Retrying || time.Until(info.DueAt) > x.most || time.Until(info.DueAt) < x.least-2*time.Second {
 						t.Errorf("%v, again in %v", info.State, time.Until(info.DueAt))
 					}
@@ -274,7 +275,7 @@ func TestScenarioDeadLettersSayWhy(t *testing.T) {
 				})
 			})
 			<-started
-			time.Sleep(100 * time.Millisecond) // of the bubble: an unconfirmed start is no loss
+			faketime.Pass(100 * time.Millisecond) // of the bubble: an unconfirmed start is no loss
 			lose()
 		}
 		if _, _, err := cl.Cancel(t.Context(), client.ByID(ids["cancel"]), "no longer needed"); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 	"github.com/headrace/headrace/task"
 )
@@ -89,7 +90,7 @@ func attempts(t *testing.T, c *client.Client, id string) []client.Attempt {
 // nothingRuns fails unless nothing is in use a second later: no slot, no credit, no counter leaks.
 func nothingRuns(t *testing.T, c *testcluster.Cluster, tenants ...string) {
 	t.Helper()
-	time.Sleep(time.Second) // of the bubble
+	faketime.Pass(time.Second) // of the bubble
 	for _, tenant := range tenants {
 		p, err := c.Client(tenant).List(t.Context(), client.ListOptions{State: task.Running})
 		if err != nil || len(p.Tasks) != 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/executor"
 	"github.com/headrace/headrace/fn"
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/internal/testcluster"
 )
 
@@ -138,10 +139,10 @@ func TestLabelsOfExecutors(t *testing.T) {
 		until(t, 5*time.Second, "what prefers runs without", func() bool { return plain.of("infer") == 5 })
 		gpu.run(t, executor.Config{Addr: "127.0.0.1:7070", Dialer: c.Dial, Slots: 4, Labels: map[string]string{"gpu": "true"}}, offer(gpu))
 		until(t, 5*time.Second, "what requires runs now", func() bool { return gpu.of("train") == 5 })
-		time.Sleep(time.Second) // of the bubble: its slots are known to be free
+		faketime.Pass(time.Second) // of the bubble: its slots are known to be free
 		submitMany(t, cl, "infer", 4)
 		until(t, 5*time.Second, "it runs where it prefers to", func() bool { return gpu.of("infer") == 4 })
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		submitMany(t, cl, "infer", 12)
 		until(t, 5*time.Second, "and elsewhere when that is full", func() bool { return gpu.of("infer")+plain.of("infer") == 21 })
 		if plain.of("train") > 0 || gpu.of("infer") < 8 {

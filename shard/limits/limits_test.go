@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/shard/memshard"
 	"github.com/headrace/headrace/task"
@@ -113,7 +114,7 @@ func TestWritersAndCutNodes(t *testing.T) {
 			t.Errorf("without the registry: %v", err)
 		}
 		ns[2].conn.Heal()
-		time.Sleep(2 * time.Minute)
+		faketime.Pass(2 * time.Minute)
 		for i, n := range ns {
 			n.mu.Lock()
 			if len(n.told["acme"]) != 20 {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/shard/memshard"
@@ -79,7 +80,7 @@ func (n *node) count(k member.Kind) int {
 }
 
 func settle(d time.Duration) {
-	time.Sleep(d) // fake time: the bubble's
+	faketime.Pass(d) // fake time: the bubble's
 	synctest.Wait()
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/shard/memshard"
 	"github.com/headrace/headrace/task"
@@ -84,7 +85,7 @@ func TestAllHearOfAChange(t *testing.T) {
 			}
 		}
 		// The same again writes nothing; another reason keeps the time.
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		again, err := ns[1].Pause(t.Context(), "acme", task.Pause{Function: "f", Band: task.AnyBand, Reason: "why"})
 		if err != nil || !reflect.DeepEqual(again, rules) {
 			t.Errorf("paused again: %v, %v; was %v", again, err, rules)
@@ -219,7 +220,7 @@ func TestBounds(t *testing.T) {
 		if _, err := n.Pause(t.Context(), "acme", task.Pause{Function: "z", Band: task.AnyBand, Until: now.Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Minute)
+		faketime.Pass(2 * time.Minute)
 		for i := range task.MaxPauses {
 			if _, err := n.Pause(t.Context(), "acme", task.Pause{Function: fmt.Sprint("f", i), Band: task.AnyBand}); err != nil {
 				t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/shard"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/shard/memshard"
@@ -109,7 +110,7 @@ func TestCreatedOnce(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		tried := 0
 		for _, n := range ns {
 			tried += n.kv.writes()
@@ -125,7 +126,7 @@ func TestCreatedOnce(t *testing.T) {
 				n.Of("acme")
 			}
 		}
-		time.Sleep(time.Minute)
+		faketime.Pass(time.Minute)
 		for _, n := range ns {
 			tried -= n.kv.writes()
 		}
@@ -225,9 +226,9 @@ func TestOutage(t *testing.T) {
 		if _, err := ns[0].Change(t.Context(), "old", Change{K: 2}); err == nil {
 			t.Error("moved without the registry")
 		}
-		time.Sleep(20 * time.Minute)
+		faketime.Pass(20 * time.Minute)
 		reg.Start()
-		time.Sleep(10 * time.Second)
+		faketime.Pass(10 * time.Second)
 		if s := ns[0].Of("new"); !s.Stored {
 			t.Errorf("after the outage: %+v", s)
 		}
@@ -304,7 +305,7 @@ func TestDrained(t *testing.T) {
 				t.Fatalf("%+v", s)
 			}
 		}
-		time.Sleep(2 * time.Second)
+		faketime.Pass(2 * time.Second)
 		for _, n := range ns {
 			p, _ := n.Snapshot().Get("acme")
 			if p.Version != 2 || p.Reason != shard.Drained || slices.Contains(p.Members, gone) || !slices.Equal(p.Before, was.Members) {

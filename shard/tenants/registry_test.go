@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/shard/memshard"
 	"github.com/headrace/headrace/task"
 )
@@ -89,7 +90,7 @@ func TestAllHearOfAChange(t *testing.T) {
 		if _, err := ns[0].Change(t.Context(), "acme", set(want)); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(3 * time.Minute) // a list beside the watch
+		faketime.Pass(3 * time.Minute) // a list beside the watch
 		if ns[2].of("acme") != want {
 			t.Errorf("after it was there again: %+v", ns[2].of("acme"))
 		}
@@ -114,7 +115,7 @@ func TestWritersDoNotOverwrite(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		for _, n := range ns {
 			if n.of("acme").MaxRows != 30 {
 				t.Errorf("%d changes are left of 30", n.of("acme").MaxRows)
@@ -141,7 +142,7 @@ func TestBadGrantsAndNoRegistry(t *testing.T) {
 		if _, err := ns[0].Change(t.Context(), "acme", set(task.Tenant{Weight: 6})); !errors.Is(err, ErrRegistry) {
 			t.Errorf("without a registry: %v", err)
 		}
-		time.Sleep(5 * time.Minute)
+		faketime.Pass(5 * time.Minute)
 		if ns[0].of("acme").Weight != 5 {
 			t.Errorf("without a registry it knows %+v", ns[0].of("acme"))
 		}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headrace/headrace/internal/faketime"
 	"github.com/headrace/headrace/shard/member"
 	"github.com/headrace/headrace/shard/memshard"
 	"github.com/headrace/headrace/shard/truth"
@@ -117,10 +118,10 @@ func TestChangesAreCopied(t *testing.T) {
 		if g.Held() != nil {
 			t.Fatalf("an empty cluster is held: %s", g.Held().Reason)
 		}
-		time.Sleep(2 * time.Second) // the copying begins
+		faketime.Pass(2 * time.Second) // the copying begins
 		s.must(s.put(g, tenant, "1"))
 		s.must(s.put(g, rule, "on"))
-		time.Sleep(250 * time.Millisecond)
+		faketime.Pass(250 * time.Millisecond)
 		s.expect("first", s.copies(0), "seen 2, copied 2: pause/acme=on@2 placement/tenants/acme=1@1")
 		s.expect("second", s.copies(1), "seen 2, copied 0:")
 
@@ -134,12 +135,12 @@ func TestChangesAreCopied(t *testing.T) {
 			{Key: truth.Root + "shard-epochs/1", Value: []byte("7")},
 		}})
 		s.must(err)
-		time.Sleep(250 * time.Millisecond)
+		faketime.Pass(250 * time.Millisecond)
 		s.expect("what is not configuration", s.copies(0), "seen 2, copied 2: pause/acme=on@2 placement/tenants/acme=1@1")
 
 		_, _, err = g.Commit(t.Context(), member.Txn{Then: []member.Op{{Key: rule, Delete: true}, {Key: member.DefaultPrefix + "partitions", Value: []byte("[]")}}})
 		s.must(err)
-		time.Sleep(250 * time.Millisecond)
+		faketime.Pass(250 * time.Millisecond)
 		s.expect("first", s.copies(0), "seen 3, copied 3: placement/tenants/acme=1@1 shard/partitions=[]@3")
 		s.expect("second", s.copies(1), "seen 3, copied 0:")
 	})
@@ -185,7 +186,7 @@ func TestRestoredRegistry(t *testing.T) {
 					}
 					s.must(s.put(g, rule, "new"))
 					s.must(s.put(g, tenant+"2", "2"))
-					time.Sleep(2 * time.Second)
+					faketime.Pass(2 * time.Second)
 					s.registry.Restore(backup)
 
 					// The very list that would tell the old rule comes after the hold.
@@ -202,7 +203,7 @@ func TestRestoredRegistry(t *testing.T) {
 					if late.Held() == nil || late.Held().Who == "" {
 						t.Errorf("a new node: %+v", late.Held())
 					}
-					time.Sleep(time.Minute)
+					faketime.Pass(time.Minute)
 					if g.Held() == nil {
 						t.Error("the hold ends by itself")
 					}
@@ -212,11 +213,11 @@ func TestRestoredRegistry(t *testing.T) {
 					if o.Held() != nil {
 						t.Errorf("still held: %s", o.Held().Reason)
 					}
-					time.Sleep(1100 * time.Millisecond)
+					faketime.Pass(1100 * time.Millisecond)
 					if g.Held() != nil || late.Held() != nil {
 						t.Error("other nodes are held")
 					}
-					time.Sleep(2 * time.Second)
+					faketime.Pass(2 * time.Second)
 					var want string
 					switch {
 					case from == truth.Copies:
@@ -234,7 +235,7 @@ func TestRestoredRegistry(t *testing.T) {
 						t.Errorf("accepted again = %v", err)
 					}
 					s.must(s.put(late, rule, "newer"))
-					time.Sleep(250 * time.Millisecond)
+					faketime.Pass(250 * time.Millisecond)
 					if c := s.copies(0); !strings.HasPrefix(c, "seen 7, copied 7: pause/acme=newer@7") {
 						t.Errorf("copies after it: %s", c)
 					}
@@ -251,7 +252,7 @@ func TestChangeToARestoredRegistryIsRefused(t *testing.T) {
 		s.must(s.put(g, rule, "old"))
 		backup := s.registry.Backup()
 		s.must(s.put(g, rule, "new"))
-		time.Sleep(2 * time.Second)
+		faketime.Pass(2 * time.Second)
 		s.registry.Restore(backup)
 		if err := s.put(g, tenant, "1"); !errors.Is(err, truth.ErrHeld) {
 			t.Errorf("the change = %v, want held", err)
@@ -270,7 +271,7 @@ func TestNodeThatWasCutOff(t *testing.T) {
 		backup := s.registry.Backup()
 		conn.Cut()
 		s.must(s.put(g, rule, "new"))
-		time.Sleep(2 * time.Second)
+		faketime.Pass(2 * time.Second)
 		call, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, _, err := cut.List(call, rule); err == nil {
@@ -298,7 +299,7 @@ func TestWatchesEndWithARestore(t *testing.T) {
 		s.must(err)
 		watch := g.Watch(t.Context(), rule, revision)
 		s.registry.Restore(backup)
-		time.Sleep(2 * time.Second)
+		faketime.Pass(2 * time.Second)
 		select {
 		case c, open := <-watch:
 			if open {
@@ -324,17 +325,17 @@ func TestDatabasesAway(t *testing.T) {
 			t.Errorf("a change = %v", err)
 		}
 		s.down[1].Store(false)
-		time.Sleep(1100 * time.Millisecond)
+		faketime.Pass(1100 * time.Millisecond)
 		if g.Held() != nil {
 			t.Fatal("one database answers, and it is held")
 		}
 		s.must(s.put(g, rule, "1"))
 		backup := s.registry.Backup()
 		s.must(s.put(g, rule, "2"))
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		s.expect("second", s.copies(1), "seen 2, copied 0:")
 		s.registry.Restore(backup)
-		time.Sleep(2 * time.Second)
+		faketime.Pass(2 * time.Second)
 		if h := g.Held(); h == nil || h.Unsure {
 			t.Fatalf("held: %+v", h)
 		}
@@ -349,7 +350,7 @@ func TestDatabasesAway(t *testing.T) {
 			t.Error("the registry was changed")
 		}
 		s.must(g.Accept(t.Context(), truth.Registry))
-		time.Sleep(3 * time.Second)
+		faketime.Pass(3 * time.Second)
 		s.expect("first", s.copies(0), "seen 4, copied 4: pause/acme=1@4")
 	})
 }
@@ -360,19 +361,19 @@ func TestRestoredDatabase(t *testing.T) {
 		g := s.gate(true)
 		s.must(s.put(g, tenant, "1"))
 		s.must(s.put(g, rule, "on"))
-		time.Sleep(2 * time.Second)
+		faketime.Pass(2 * time.Second)
 		backup := s.data[0].Clone()
 		s.must(s.put(g, tenant, "2"))
 		s.must(s.put(g, rule, "off"))
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		s.data[0].Restore(backup)
-		time.Sleep(3 * time.Second)
+		faketime.Pass(3 * time.Second)
 		s.expect("first", s.copies(0), "seen 4, copied 4: pause/acme=off@4 placement/tenants/acme=2@4")
 		s.must(s.put(g, tenant+"2", "3"))
-		time.Sleep(time.Second)
+		faketime.Pass(time.Second)
 		s.expect("first", s.copies(0), "seen 5, copied 5: pause/acme=off@4 placement/tenants/acme=2@4 placement/tenants/acme2=3@5")
 		s.data[1].Restore(new(memstore.Data))
-		time.Sleep(3 * time.Second)
+		faketime.Pass(3 * time.Second)
 		s.expect("second", s.copies(1), "seen 5, copied 0:")
 		if g.Held() != nil {
 			t.Errorf("held: %s", g.Held().Reason)
@@ -399,14 +400,14 @@ func TestManyCopies(t *testing.T) {
 			_, _, err := g.Commit(t.Context(), txn)
 			s.must(err)
 		}
-		time.Sleep(5 * time.Second)
+		faketime.Pass(5 * time.Second)
 		c, err := memstore.Open(s.data[0]).Configuration(t.Context(), true)
 		s.must(err)
 		if len(c.Copies) != n || c.Copied != 120 {
 			t.Fatalf("%d copies of version %d", len(c.Copies), c.Copied)
 		}
 		s.registry.Restore(nil)
-		time.Sleep(2 * time.Second)
+		faketime.Pass(2 * time.Second)
 		s.must(g.Accept(t.Context(), truth.Copies))
 		items, _, err := s.conn.List(t.Context(), tenant)
 		s.must(err)
