@@ -32,8 +32,6 @@ type trial struct {
 //     rules-before-raise were hardly tried. A node that ignores its rules is noticed.
 //   - silence-answered was not noticed within 4,000: an executor has to come back while a release is on its way, and
 //     then be cut off from the next owner. A test of the core shows it.
-//   - long-orphan-unrecorded survives 8,000 seeds of split and node-crash; with move and cut beside them it is noticed within
-//     14,000, some 100 s.
 //   - timeout-without-drift survives 4,000 seeds: a script of the core shows it.
 //   - record-ignores: the core writes a record into the newest row only, and adopts no try whose token is not above
 //     the recorded one, so that the check in record is a second lock; record-late is what it guards against.
@@ -64,6 +62,7 @@ var trials = []trial{
 	{"recorded-waits-for-ever", 100, ""},
 	{"silence-of-any-epoch", 2000, "move,cut,split,node-crash"},
 	{"silence-from-raise", 500, "move,cut,split"},
+	{"long-orphan-unrecorded", 4000, "split,node-crash,cut"},
 	// acquire and commit (R10, R11)
 	{"load-before-raise", 2000, "lease,move,node-pause"},
 	{"unfenced-commit", 100, ""},
