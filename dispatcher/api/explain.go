@@ -18,17 +18,13 @@ func (s *Tasks) Explain(ctx context.Context, req *headracev1.ExplainRequest) (*h
 	if err != nil {
 		return nil, err
 	}
-	look, cancel := context.WithTimeout(ctx, readMax)
-	defer cancel()
-	t, err := s.get(look, id)
+	t, err := s.get(ctx, id)
+	var missing *missingError
 	switch {
-	case err == nil:
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case errors.Is(err, store.ErrNotFound):
-		return nil, err
-	default:
+	case errors.As(err, &missing):
 		return s.explainAway(ctx, req.Tenant, id)
+	case err != nil:
+		return nil, err
 	}
 	if t.Tenant != req.Tenant {
 		return nil, store.ErrNotFound

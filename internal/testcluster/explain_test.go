@@ -8,6 +8,7 @@ import (
 
 	"github.com/headrace/headrace/client"
 	"github.com/headrace/headrace/internal/testcluster"
+	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/memstore"
 )
 
@@ -54,14 +55,21 @@ func TestExplainAcrossNodes(t *testing.T) {
 			t.Errorf("after a node's death: %v", m)
 		}
 		until(t, 30*time.Second, "everything is taken over", func() bool { return reasons(cl)["no_executor"] == len(ids) })
-		a.Fault(func(_ int, op string) memstore.Fault {
-			if op == "get" {
-				return memstore.Fault{Err: errors.New("away")}
-			}
-			return memstore.Fault{}
-		})
+		failing := func(err error) {
+			a.Fault(func(_ int, op string) memstore.Fault {
+				if op == "get" {
+					return memstore.Fault{Err: err}
+				}
+				return memstore.Fault{}
+			})
+		}
+		failing(store.ErrUnavailable)
 		if m := reasons(cl); m["store_unreachable"] != len(ids) {
 			t.Errorf("without the database: %v", m)
+		}
+		failing(errors.New("a row that can't be read"))
+		if e, err := cl.Explain(t.Context(), client.ByID(ids[0])); err == nil {
+			t.Errorf("a database that answers, with an error, counts as away: %+v", e)
 		}
 	})
 }
