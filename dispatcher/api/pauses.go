@@ -211,11 +211,12 @@ func (w *pauseAwait) missing(owners map[uint32]shard.NodeID) []*headracev1.Pause
 		if n, known := d.Node(id); known {
 			m.NodeName, m.Address = n.Name, n.Addr
 		}
+		database := w.s.away(by[id]) // asked once: it may come back between two
 		switch {
 		case id == "":
 			m.Why = "nobody owns them now; their next owner reads the rule before it pushes anything"
-		case w.s.away(by[id]) != "":
-			m.Why = "database " + w.s.away(by[id]) + " does not answer; who opens them next reads the rule before it pushes anything"
+		case database != "":
+			m.Why = "database " + database + " does not answer; who opens them next reads the rule before it pushes anything"
 		case w.why[id] != nil:
 			m.Why = "the owner does not answer"
 			w.s.log.Debug("a pause is not acknowledged", telemetry.Text("owner", string(id)), telemetry.Err(w.why[id]))
