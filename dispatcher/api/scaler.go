@@ -125,9 +125,8 @@ func (s *scaled) need(v *pools.View) (elastic.Need, error) {
 	return n, nil
 }
 
-// now returns what is needed now. A View that nobody has renewed for long is none: the loop is stuck.
-func (s *Scaler) now(of *scaled) (elastic.Need, error) {
-	v, _ := s.cfg.Pools.View()
+// now returns what is needed of v now. A View that nobody has renewed for long is none: the loop is stuck.
+func (s *Scaler) now(of *scaled, v *pools.View) (elastic.Need, error) {
 	if age := s.cfg.Now().Sub(v.At); !v.At.IsZero() && age > pools.Life {
 		return elastic.Need{}, fmt.Errorf("%w: it was last %v ago", errPoolsUnknown, age.Round(time.Second))
 	}
@@ -140,7 +139,8 @@ func (s *Scaler) IsActive(_ context.Context, ref *externalscaler.ScaledObjectRef
 	if err != nil {
 		return nil, err
 	}
-	n, err := s.now(of)
+	v, _ := s.cfg.Pools.View()
+	n, err := s.now(of, v)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (s *Scaler) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream grpc
 	var told *bool
 	for {
 		v, changed := s.cfg.Pools.View()
-		if n, err := of.need(v); err == nil && (told == nil || *told != n.Active) {
+		if n, err := s.now(of, v); err == nil && (told == nil || *told != n.Active) {
 			told = &n.Active
 			if err := stream.Send(&externalscaler.IsActiveResponse{Result: n.Active}); err != nil {
 				return err
@@ -191,7 +191,8 @@ func (s *Scaler) GetMetrics(_ context.Context, req *externalscaler.GetMetricsReq
 	if err != nil {
 		return nil, err
 	}
-	n, err := s.now(of)
+	v, _ := s.cfg.Pools.View()
+	n, err := s.now(of, v)
 	if err != nil {
 		return nil, err
 	}
