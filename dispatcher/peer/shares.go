@@ -37,10 +37,9 @@ type Shares struct {
 	log    *zap.Logger
 	seq    uint64 // of the newest report; of Run only
 
-	mu      sync.Mutex // guards following
-	pools   *shares.Pools
-	members []string
-	rules   map[string][]task.Bound // by tenant
+	mu    sync.Mutex // guards following
+	pools *shares.Pools
+	rules map[string][]task.Bound // by tenant
 }
 
 // NewShares returns a node's part in the shares. now counts suspends.
@@ -99,7 +98,6 @@ func (s *Shares) look() []string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.members = members
 	s.pools.SetSession(s.now(), s.router.cfg.Session())
 	s.pools.SetView(s.now(), members, partitions)
 	if len(s.rules) == 0 {
@@ -116,7 +114,13 @@ func (s *Shares) ask(ctx context.Context) {
 	}
 	askedAt := s.now()
 	r, err := s.local.BoundReport(ctx)
-	if err != nil || len(r.Keys) == 0 {
+	if err != nil {
+		if ctx.Err() == nil {
+			s.log.Debug("the loop does not tell what it has in use", telemetry.Err(err))
+		}
+		return
+	}
+	if len(r.Keys) == 0 {
 		return
 	}
 	s.seq++
