@@ -24,18 +24,7 @@ type BoundQuery struct {
 // more says that there are others behind them; missing names the nodes that did not answer.
 func (r *Router) Bounds(ctx context.Context, q BoundQuery) (out []*headracev1.Bound, more bool, missing []string, err error) {
 	q.Most = min(q.Most, maxLimits)
-	lists, missing, err := gather(ctx, r, func(ctx context.Context, id shard.NodeID) ([]*headracev1.Bound, error) { return r.boundsOf(ctx, id, q) })
-	if err != nil {
-		return nil, false, nil, err
-	}
-	for _, bs := range lists {
-		more = more || len(bs) == q.Most
-		out = append(out, bs...)
-	}
-	if out = joinBounds(out); len(out) > q.Most {
-		out, more = out[:q.Most], true
-	}
-	return out, more, missing, nil
+	return gather(ctx, r, q.Most, func(ctx context.Context, id shard.NodeID) ([]*headracev1.Bound, error) { return r.boundsOf(ctx, id, q) }, joinBounds)
 }
 
 func (r *Router) boundsOf(ctx context.Context, node shard.NodeID, q BoundQuery) ([]*headracev1.Bound, error) {
@@ -43,18 +32,9 @@ func (r *Router) boundsOf(ctx context.Context, node shard.NodeID, q BoundQuery) 
 		bs, err := r.local.Bounds(ctx, q.Tenant, q.AfterTenant, q.AfterFunction, q.Most)
 		return writeBounds(bs, string(node)), err
 	}
-	p := r.peer(node)
-	if p == nil {
-		return nil, fmt.Errorf("node %s can't be asked: %w", node, core.ErrNotOwner)
-	}
-	if err := p.ready(ctx); err != nil {
-		return nil, err
-	}
-	call, cancel := context.WithTimeout(ctx, readMax)
-	defer cancel()
-	res, err := p.client.ReadBounds(call, &headracev1.ReadBoundsRequest{Tenant: q.Tenant, AfterTenant: q.AfterTenant, AfterFunction: q.AfterFunction, Most: uint32(q.Most)})
+	res, err := read(ctx, r.peer(node), headracev1.PeerServiceClient.ReadBounds, &headracev1.ReadBoundsRequest{Tenant: q.Tenant, AfterTenant: q.AfterTenant, AfterFunction: q.AfterFunction, Most: uint32(q.Most)})
 	if err != nil {
-		return nil, fmt.Errorf("ask node %s: %w", node, err)
+		return nil, err
 	}
 	for _, b := range res.Bounds {
 		for _, n := range b.Nodes {

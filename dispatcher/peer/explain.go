@@ -45,14 +45,9 @@ func (r *Router) Explain(ctx context.Context, t *store.Task) (core.Explanation, 
 
 // explain asks the peer. Not owned: it does not own the partition.
 func (p *peer) explain(ctx context.Context, t *store.Task) (e core.Explanation, owned bool, err error) {
-	if err := p.ready(ctx); err != nil {
-		return e, false, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, readMax)
-	defer cancel()
-	res, err := p.client.ExplainTask(ctx, &headracev1.ExplainTaskRequest{Task: store.EncodeBare(nil, t)})
+	res, err := read(ctx, p, headracev1.PeerServiceClient.ExplainTask, &headracev1.ExplainTaskRequest{Task: store.EncodeBare(nil, t)})
 	if err != nil {
-		return e, false, fmt.Errorf("ask node %s: %w", p.id, err)
+		return e, false, err
 	}
 	if res.Error != nil {
 		err := readError(res.Error)

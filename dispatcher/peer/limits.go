@@ -23,30 +23,19 @@ const maxLimits = 1000
 // order, at most q.Most. more says that there are others behind them; missing names the nodes that did not answer.
 func (r *Router) Limits(ctx context.Context, q loop.LimitQuery) (out []*headracev1.Limit, more bool, missing []string, err error) {
 	q.Most = min(q.Most, maxLimits)
-	lists, missing, err := gather(ctx, r, func(ctx context.Context, id shard.NodeID) ([]*headracev1.Limit, error) { return r.limitsOf(ctx, id, q) })
-	if err != nil {
-		return nil, false, nil, err
-	}
-	for _, ls := range lists {
-		more = more || len(ls) == q.Most
-		out = append(out, ls...)
-	}
-	out = joinLimits(out)
-	if len(out) > q.Most {
-		out, more = out[:q.Most], true
-	}
-	return out, more, missing, nil
+	return gather(ctx, r, q.Most, func(ctx context.Context, id shard.NodeID) ([]*headracev1.Limit, error) { return r.limitsOf(ctx, id, q) }, joinLimits)
 }
 
-// gather asks this node and all that own something, and returns their answers by id. missing names those that did not answer.
-func gather[T any](ctx context.Context, r *Router, ask func(context.Context, shard.NodeID) ([]T, error)) (lists [][]T, missing []string, err error) {
+// gather asks this node and all that own something for the first most of what they have, and returns the first most of all of it,
+// joined. more says that there are others; missing names the nodes that did not answer.
+func gather[T any](ctx context.Context, r *Router, most int, ask func(context.Context, shard.NodeID) ([]T, error), join func([]T) []T) (out []T, more bool, missing []string, err error) {
 	ids := []shard.NodeID{r.cfg.NodeID}
 	for _, id := range r.cfg.Directory().Owners {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
 	ids = slices.DeleteFunc(slices.Compact(ids), func(id shard.NodeID) bool { return id == "" })
-	lists = make([][]T, len(ids))
+	lists := make([][]T, len(ids))
 	errs := make([]error, len(ids))
 	var wg sync.WaitGroup
 	for i, id := range ids {
@@ -54,18 +43,23 @@ func gather[T any](ctx context.Context, r *Router, ask func(context.Context, sha
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return nil, nil, context.Cause(ctx)
+		return nil, false, nil, context.Cause(ctx)
 	}
 	for i, id := range ids {
 		if errs[i] != nil {
 			if id == r.cfg.NodeID {
-				return nil, nil, errs[i]
+				return nil, false, nil, errs[i]
 			}
 			missing = append(missing, string(id))
 			r.log.Debug("a node does not tell its limits", telemetry.Text("node", string(id)), telemetry.Err(errs[i]))
 		}
+		more = more || len(lists[i]) == most
+		out = append(out, lists[i]...)
 	}
-	return lists, missing, nil
+	if out = join(out); len(out) > most {
+		out, more = out[:most], true
+	}
+	return out, more, missing, nil
 }
 
 func (r *Router) limitsOf(ctx context.Context, node shard.NodeID, q loop.LimitQuery) ([]*headracev1.Limit, error) {
@@ -73,19 +67,10 @@ func (r *Router) limitsOf(ctx context.Context, node shard.NodeID, q loop.LimitQu
 		ls, err := r.local.Limits(ctx, q)
 		return writeLimits(ls, string(node)), err
 	}
-	p := r.peer(node)
-	if p == nil {
-		return nil, fmt.Errorf("node %s can't be asked: %w", node, core.ErrNotOwner)
-	}
-	if err := p.ready(ctx); err != nil {
-		return nil, err
-	}
-	call, cancel := context.WithTimeout(ctx, readMax)
-	defer cancel()
-	res, err := p.client.ReadLimits(call, &headracev1.ReadLimitsRequest{Tenant: q.Tenant, Downstream: q.Downstream,
+	res, err := read(ctx, r.peer(node), headracev1.PeerServiceClient.ReadLimits, &headracev1.ReadLimitsRequest{Tenant: q.Tenant, Downstream: q.Downstream,
 		AfterTenant: q.AfterTenant, AfterDownstream: q.AfterDownstream, Most: uint32(q.Most), Reset_: q.Reset})
 	if err != nil {
-		return nil, fmt.Errorf("ask node %s: %w", node, err)
+		return nil, err
 	}
 	for _, l := range res.Limits {
 		for _, n := range l.Nodes {

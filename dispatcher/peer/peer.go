@@ -253,6 +253,23 @@ func (p *peer) cancelTask(ctx context.Context, c core.Cancel) (core.CancelAnswer
 	return a, nil
 }
 
+// read asks the peer for what changes nothing, and waits up to readMax for its answer. Nil is a node that has left.
+func read[Q, S any](ctx context.Context, p *peer, call func(headracev1.PeerServiceClient, context.Context, *Q, ...grpc.CallOption) (*S, error), req *Q) (*S, error) {
+	if p == nil {
+		return nil, fmt.Errorf("the node has left: %w", core.ErrNotOwner)
+	}
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readMax)
+	defer cancel()
+	res, err := call(p.client, ctx, req)
+	if err != nil {
+		return nil, fmt.Errorf("ask node %s: %w", p.id, err)
+	}
+	return res, nil
+}
+
 // views returns what the peer's memory has of tasks, in their order.
 func (p *peer) views(ctx context.Context, ids []task.ID) ([]core.Live, error) {
 	if err := p.ready(ctx); err != nil {
