@@ -27,7 +27,7 @@ type Config[T comparable] struct {
 	KV     member.KV        // Required
 	Prefix string           // ends in "/"; DefaultPrefix
 	Now    func() time.Time // time.Now
-	// Changed is told all limits of a tenant each time they change. It is called by one goroutine at a time, in
+	// Changed is told all rules of a tenant each time they change. It is called by one goroutine at a time, in
 	// order, and must not call the registry. Nobody may change them. Required.
 	Changed func(tenant string, ls []T)
 	Logger  *zap.Logger // nil: silent
@@ -46,7 +46,7 @@ type kind[T comparable] struct {
 	most   int    // of a tenant
 	of     func(T) string
 	check  func(T) error
-	stamp  func(*T, time.Time)
+	at     func(*T) *time.Time // when it was said
 	read   func(*record) []T
 	write  func(*record, []T)
 }
@@ -74,19 +74,13 @@ type entry[T comparable] struct {
 func New(cfg Config[task.Limit]) (*Limits, error) {
 	return newRegistry(cfg, kind[task.Limit]{
 		suffix: "/limits", what: "limits", most: task.MaxLimits, check: task.Limit.Validate,
-		of:    func(l task.Limit) string { return l.Downstream },
-		stamp: func(l *task.Limit, at time.Time) { l.At = at },
-		read: func(r *record) (ls []task.Limit) {
-			for _, j := range r.Limits {
-				j.At = j.At.UTC()
-				ls = append(ls, task.Limit(j))
-			}
-			return ls
+		of: func(l task.Limit) string { return l.Downstream },
+		at: func(l *task.Limit) *time.Time { return &l.At },
+		read: func(r *record) []task.Limit {
+			return each(r.Limits, func(j limitJSON) task.Limit { return task.Limit(j) })
 		},
 		write: func(r *record, ls []task.Limit) {
-			for _, l := range ls {
-				r.Limits = append(r.Limits, limitJSON(l))
-			}
+			r.Limits = each(ls, func(l task.Limit) limitJSON { return limitJSON(l) })
 		},
 	})
 }
@@ -95,21 +89,22 @@ func New(cfg Config[task.Limit]) (*Limits, error) {
 func NewBounds(cfg Config[task.Bound]) (*Bounds, error) {
 	return newRegistry(cfg, kind[task.Bound]{
 		suffix: "/bounds", what: "limits of tasks", most: task.MaxBounds, check: task.Bound.Validate,
-		of:    func(b task.Bound) string { return b.Function },
-		stamp: func(b *task.Bound, at time.Time) { b.At = at },
-		read: func(r *record) (bs []task.Bound) {
-			for _, j := range r.Bounds {
-				j.At = j.At.UTC()
-				bs = append(bs, task.Bound(j))
-			}
-			return bs
+		of: func(b task.Bound) string { return b.Function },
+		at: func(b *task.Bound) *time.Time { return &b.At },
+		read: func(r *record) []task.Bound {
+			return each(r.Bounds, func(j boundJSON) task.Bound { return task.Bound(j) })
 		},
 		write: func(r *record, bs []task.Bound) {
-			for _, b := range bs {
-				r.Bounds = append(r.Bounds, boundJSON(b))
-			}
+			r.Bounds = each(bs, func(b task.Bound) boundJSON { return boundJSON(b) })
 		},
 	})
+}
+
+func each[A, B any](as []A, f func(A) B) (bs []B) {
+	for _, a := range as {
+		bs = append(bs, f(a))
+	}
+	return bs
 }
 
 func newRegistry[T comparable](cfg Config[T], k kind[T]) (*Registry[T], error) {
@@ -144,7 +139,7 @@ func (r *Registry[T]) Set(ctx context.Context, tenant string, l T) (T, error) {
 	if err := r.kind.check(l); err != nil {
 		return l, err
 	}
-	r.kind.stamp(&l, r.cfg.Now().UTC().Truncate(time.Microsecond))
+	*r.kind.at(&l) = r.cfg.Now().UTC().Truncate(time.Microsecond)
 	return l, r.change(ctx, tenant, func(ls []T) ([]T, error) {
 		ls = slices.DeleteFunc(ls, func(o T) bool { return r.kind.of(o) == r.kind.of(l) })
 		if len(ls) >= r.kind.most {
@@ -227,7 +222,7 @@ func (r *Registry[T]) takeLocked(tenant string, record []byte, revision int64, f
 	}
 	ls, err := r.decode(record)
 	if err != nil { // what is known goes on
-		r.log.Error("limits in the registry can't be read", zap.String("tenant", tenant), zap.Error(err))
+		r.log.Error(r.kind.what+" in the registry can't be read", zap.String("tenant", tenant), zap.Error(err))
 		return
 	}
 	r.tenants[tenant] = entry[T]{ls, revision}
@@ -313,6 +308,10 @@ func (r *Registry[T]) decode(b []byte) ([]T, error) {
 		return nil, err
 	}
 	ls := r.kind.read(&rec)
+	for i := range ls {
+		at := r.kind.at(&ls[i])
+		*at = at.UTC()
+	}
 	r.sort(ls)
 	return ls, nil
 }

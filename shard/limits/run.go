@@ -28,7 +28,7 @@ func (r *Registry[T]) Run(ctx context.Context) error {
 		revision, err := r.list(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				r.log.Warn("limits can't be read: those that are known hold", zap.Error(err))
+				r.log.Warn(r.kind.what+" can't be read: those that are known hold", zap.Error(err))
 			}
 			pause(wait)
 			wait = min(2*wait, callMax)
@@ -58,7 +58,7 @@ func (r *Registry[T]) list(ctx context.Context) (int64, error) {
 	defer cancel()
 	items, revision, err := r.cfg.KV.List(call, r.cfg.Prefix)
 	if err != nil {
-		return 0, fmt.Errorf("read the limits: %w (%w)", ErrRegistry, err)
+		return 0, fmt.Errorf("read the %s: %w (%w)", r.kind.what, ErrRegistry, err)
 	}
 	first, restored := r.listed == 0, revision < r.listed
 	r.listed = max(revision, 1)
