@@ -18,7 +18,8 @@
 //
 // # Limits
 //
-// A node tells of at most 1,000 functions, those with most, and of 2,000 executors. Stats that are older than 30 s count
+// A node tells of at most 1,000 functions, those with most, of 2,000 executors, and of pools that have 50,000 names of functions
+// together, 1,000 of each, those with few first: what runs in the others seems to have no executor. Stats that are older than 30 s count
 // no more: View.Missing names the nodes, and who must not err for want of them (the scaler) refuses to answer.
 //
 // # Goroutines

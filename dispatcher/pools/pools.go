@@ -44,6 +44,7 @@ const (
 	meterLife    = time.Hour // of a function that has nothing
 	maxFunctions = 1000
 	maxExecutors = 2000
+	maxNames     = 50_000 // of functions, of all pools together: 7 MiB, where a message may have 24
 )
 
 // Pools is one node's picture of all pools. Make it with New, start it with Run.
@@ -186,8 +187,13 @@ func (p *Pools) measure(now time.Time, fs []core.FunctionLoad, ps []core.PoolLoa
 		return cmp.Or(cmp.Compare(b.Waiting+b.Running, a.Waiting+a.Running), strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Name, b.Name))
 	})
 	s.Functions = s.Functions[:min(len(s.Functions), maxFunctions)]
-	executors := 0
+	// Those with few functions first: nobody's thousand names crowd out another's pool.
+	slices.SortStableFunc(ps, func(a, b core.PoolLoad) int { return cmp.Compare(len(a.Functions), len(b.Functions)) })
+	executors, names := 0, 0
 	for _, l := range ps {
+		if names += min(len(l.Functions), maxFunctions); names > maxNames {
+			break
+		}
 		q := &headracev1.PeerPool{}
 		for _, f := range l.Functions[:min(len(l.Functions), maxFunctions)] {
 			q.Functions = append(q.Functions, &headracev1.PeerFunctionName{Tenant: f.Tenant, Name: f.Name})

@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/grpcx"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 )
 
@@ -163,5 +166,17 @@ func TestStatsAreBounded(t *testing.T) {
 	s := h.Stats()
 	if len(s.Functions) != maxFunctions || s.Functions[maxFunctions-1].Waiting != 2*maxFunctions+1 || len(s.Pools[0].Executors) != maxExecutors {
 		t.Errorf("%d functions, the last with %d, %d executors", len(s.Functions), s.Functions[len(s.Functions)-1].Waiting, len(s.Pools[0].Executors))
+	}
+	var ps []core.PoolLoad
+	for i := range 2 * maxNames / maxFunctions {
+		l := core.PoolLoad{Executors: []core.ExecutorLoad{{ID: fmt.Sprint(i), Slots: 1}}}
+		for k := range 2 * maxFunctions {
+			l.Functions = append(l.Functions, fn(fmt.Sprintf("%063d", i*2*maxFunctions+k)))
+		}
+		ps = append(ps, l)
+	}
+	h.Step(nil, append(ps, pool))
+	if s = h.Stats(); len(s.Pools) != maxNames/maxFunctions || len(s.Pools[0].Functions) != 1 || proto.Size(s) > grpcx.DefaultMessageBytes/2 {
+		t.Errorf("%d pools of %d, %d bytes", len(s.Pools), len(ps), proto.Size(s))
 	}
 }
