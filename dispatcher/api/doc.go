@@ -11,10 +11,10 @@
 //
 // # Where a task goes
 //
-// A tenant's shard is k of the partitions; two candidates of it follow from the request id, the one with
-// the shorter backlog is taken. A retry of a request finds the same two, and its owner looks in both for
+// A tenant's shard is k of the partitions; two candidates of it follow from the request id, the one that is likelier to
+// take it, or has the shorter backlog, is taken. A retry of a request finds the same two, and its owner looks in both for
 // what an earlier call may have stored. The other candidate is taken only when the first certainly
-// stored nothing.
+// stored nothing. If neither has an owner the submit is held, or told to come again under another id (submit.go, ADR 19).
 //
 // # Reads
 //

@@ -24,10 +24,22 @@
 // # Connections
 //
 // One for each node in the directory, for all its calls, with keep-alive pings; it is closed when the node
-// leaves, which ends its calls. A stream of statistics runs in it: every 250 ms the peer's backlogs, which
+// leaves, once the writes under way are answered, after a second at the latest: those that are not then have an unknown
+// outcome. A stream of statistics runs in it: every 250 ms the peer's backlogs, which
 // with our own sends since feed the choice between two candidates, how near it is to refusing and how fast it starts
 // tries, for the answers to submits, and once a second what `node list` shows. What is older than two seconds is not
 // shown as the present. Another carries all watches. A dead peer costs the calls to it and nothing else.
+//
+// # Partitions that are away
+//
+// A router notes which partitions took no submit lately, and prefers the other candidate (Pick). A submit that found no owner
+// may be held until there is one (Hold): for 10 s at most, and up to 250 ms before the call's deadline, so that its
+// caller hears that nothing was stored; the wait for a connection ends by then, too (ADR 19).
+//
+// # Shares of limits
+//
+// Shares asks the coordinators of the limits that users set for this node's part, and answers as one of them
+// (flowcontrol/shares).
 //
 // # The roster
 //
