@@ -100,8 +100,11 @@ func (n *Node) watchReach(ctx context.Context) {
 			n.log.Warn("tell which databases are out of reach", telemetry.Err(err))
 			continue
 		}
+		if told = cut; len(cut) == 0 {
+			n.log.Info("all databases are within reach of this node again")
+			continue
+		}
 		n.log.Warn("databases out of reach of this node", zap.Int("databases", len(cut)), zap.Any("cut", cut))
-		told = cut
 	}
 }
 
