@@ -18,8 +18,8 @@ import (
 type rosterStage struct {
 	*Roster
 	t      *testing.T
-	nodes  []shard.Node
-	listed atomic.Uint64 // the newest number since it was looked at
+	dir    atomic.Pointer[shard.Directory] // Run looks at it, whenever it comes to that
+	listed atomic.Uint64                   // the newest number since it was looked at
 }
 
 const testLife = 10 * time.Second
@@ -27,8 +27,9 @@ const testLife = 10 * time.Second
 func onRoster(t *testing.T, f func(t *testing.T, s *rosterStage)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &rosterStage{t: t}
+		s.members()
 		s.Roster = NewRoster(RosterConfig{Life: testLife, Now: time.Now,
-			Directory: func() *shard.Directory { return &shard.Directory{Nodes: s.nodes} },
+			Directory: s.dir.Load,
 			Listed:    func(run, upTo uint64) { s.listed.Store(upTo) }})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -38,6 +39,8 @@ func onRoster(t *testing.T, f func(t *testing.T, s *rosterStage)) {
 		<-ended
 	})
 }
+
+func (s *rosterStage) members(ns ...shard.Node) { s.dir.Store(&shard.Directory{Nodes: ns}) }
 
 // asks polls once as a node.
 func (s *rosterStage) asks(node string, session int64, version uint64) *headracev1.PollRosterResponse {
@@ -64,7 +67,7 @@ func TestListedOnceThePollersKnow(t *testing.T) {
 	onRoster(t, func(t *testing.T, s *rosterStage) {
 		s.joins(1)
 		s.expect(1)
-		s.nodes = []shard.Node{{ID: "a", Session: 7}, {ID: "b", Session: 8}}
+		s.members(shard.Node{ID: "a", Session: 7}, shard.Node{ID: "b", Session: 8})
 		a, b := s.asks("a", 7, 0), s.asks("b", 8, 0)
 		s.joins(2)
 		s.expect(0)
@@ -108,7 +111,7 @@ func TestSilentPollerIsPassedOver(t *testing.T) {
 	least := testLife + 1500*time.Millisecond // what it knows is used until its life ends, and a push after that is refused a grace later
 	t.Run("by time", func(t *testing.T) {
 		onRoster(t, func(t *testing.T, s *rosterStage) {
-			s.nodes = []shard.Node{{ID: "a", Session: 7}}
+			s.members(shard.Node{ID: "a", Session: 7})
 			s.asks("a", 7, 0)
 			s.joins(1)
 			faketime.Pass(least)
@@ -119,13 +122,13 @@ func TestSilentPollerIsPassedOver(t *testing.T) {
 	})
 	t.Run("as it has left", func(t *testing.T) {
 		onRoster(t, func(t *testing.T, s *rosterStage) {
-			s.nodes = []shard.Node{{ID: "a", Session: 7}}
+			s.members(shard.Node{ID: "a", Session: 7})
 			s.asks("a", 7, 0)
 			s.Update()
 			s.joins(1)
 			faketime.Pass(time.Second)
 			s.expect(0)
-			s.nodes = nil
+			s.members()
 			s.Update()
 			faketime.Pass(1500 * time.Millisecond)
 			s.expect(0) // it may have raised an epoch just before
@@ -135,11 +138,11 @@ func TestSilentPollerIsPassedOver(t *testing.T) {
 	})
 	t.Run("as its session is another", func(t *testing.T) {
 		onRoster(t, func(t *testing.T, s *rosterStage) {
-			s.nodes = []shard.Node{{ID: "a", Session: 7}}
+			s.members(shard.Node{ID: "a", Session: 7})
 			s.asks("a", 7, 0)
 			s.Update()
 			s.joins(1)
-			s.nodes[0].Session = 8
+			s.members(shard.Node{ID: "a", Session: 8})
 			s.Update()
 			faketime.Pass(2500 * time.Millisecond)
 			s.expect(1)
@@ -147,11 +150,11 @@ func TestSilentPollerIsPassedOver(t *testing.T) {
 	})
 	t.Run("not while the directory is behind", func(t *testing.T) {
 		onRoster(t, func(t *testing.T, s *rosterStage) {
-			s.nodes = []shard.Node{{ID: "a", Session: 7}} // it has joined again meanwhile, which is not known yet
+			s.members(shard.Node{ID: "a", Session: 7}) // it has joined again meanwhile, which is not known yet
 			s.asks("a", 8, 0)
 			s.Update()
 			s.joins(1)
-			s.nodes = nil
+			s.members()
 			s.Update()
 			faketime.Pass(2500 * time.Millisecond)
 			s.expect(0)
