@@ -97,7 +97,7 @@ func (b *budget) alarm(c *Core) {
 		b.queue.pop()
 		c.inHand(it.part.id, it.t.ID)
 		c.leaveBudget(it)
-		c.offer(it)
+		c.queueUp(it)
 	}
 	if b.n == 0 {
 		b.queue = fifo[*item]{}

@@ -51,11 +51,16 @@ func (c *Core) await(it *item) {
 	c.timers.set(&it.timer, sooner(it.t.DueAt, expiry(it.t)))
 }
 
-// ripe takes a task whose time has come to its window.
+// ripe takes a task whose time has come to its window. A retry that was pushed and refused has been paid for.
 func (c *Core) ripe(it *item) {
-	if c.expired(it) || isRetry(it.t) && !c.affords(it) {
+	if c.expired(it) || isRetry(it.t) && !it.overdue && !c.affords(it) {
 		return
 	}
+	c.queueUp(it)
+}
+
+// queueUp takes a task to its window that waits for nothing but its turn.
+func (c *Core) queueUp(it *item) {
 	if it.t.State != task.Queued && !it.overdue { // it runs from here; on disk it stays what it was until then
 		it.overdue = true
 		it.lane.overdue++
