@@ -84,7 +84,7 @@ func (c *Core) Explain(now time.Time, t *store.Task) (e Explanation, ok bool) {
 		e.Why, e.Text = c.waitsInStore(p, fl, t)
 	}
 	if e.Why == WhyExecutor {
-		e.Text = f.bereft()
+		e.Text = fl.bereft()
 	}
 	if t.State == task.Queued || it != nil && it.place == atWindow {
 		e.Queued = true
@@ -163,7 +163,7 @@ func (c *Core) heldUp(p *partition, fl *flow) (Why, string) {
 		return WhyPaused, fl.paused.Why(f.tenant.name)
 	case f.down.until.After(c.now):
 		return WhyClosed, fmt.Sprintf("throttled by %s until %s", f.down.name, stampOf(f.down.until))
-	case f.shutBy() != nil:
+	case f.shutBy() != nil && (len(fl.seats) > 0 || !c.cfg.Shared): // no share is asked for what nobody can run
 		return WhyBound, f.shutBy().why(c)
 	case !f.down.takes(c):
 		return WhyLimit, f.down.full(f.tenant.name)
@@ -171,7 +171,7 @@ func (c *Core) heldUp(p *partition, fl *flow) (Why, string) {
 		return WhyHeld, c.heldFor
 	case p.releasing || c.draining:
 		return WhyLeaving, "its partition is being given to another node"
-	case len(f.pools) == 0:
+	case len(fl.seats) == 0:
 		return WhyExecutor, "no executor"
 	case p.db.slow(c.now):
 		return WhyStoreSlow, "store is slow"
@@ -182,8 +182,12 @@ func (c *Core) heldUp(p *partition, fl *flow) (Why, string) {
 	return WhyTurn, waitsForTurn
 }
 
-// bereft says since when nobody can run the function.
-func (f *function) bereft() string {
+// bereft says since when nobody can run the function, or that those who can take other bands only.
+func (fl *flow) bereft() string {
+	f := fl.function
+	if len(f.pools) > 0 {
+		return fmt.Sprintf("no executor that offers %s of %s to its node takes band %v", f.name, f.tenant.name, fl.band)
+	}
 	if f.hadPool {
 		return fmt.Sprintf("no executor offers %s of %s to its node since %s", f.name, f.tenant.name, stampOf(f.poolsAt))
 	}
@@ -237,8 +241,8 @@ func (c *Core) inTurn(fl *flow, e Explanation) (Why, string) {
 	}
 	executors, own, others := 0, 0, 0
 	seen := map[*executor]bool{}
-	for _, p := range f.pools {
-		for _, s := range p.all {
+	for _, st := range fl.seats {
+		for _, s := range st.pool.all {
 			if s.index >= 0 {
 				return WhyTurn, text // somebody takes more
 			}

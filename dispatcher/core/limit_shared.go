@@ -67,12 +67,12 @@ func (b *bound) ready(c *Core) int {
 }
 
 func (f *function) ready(c *Core) int {
-	if c.draining || c.heldFor != "" || len(f.pools) == 0 || !f.down.takes(c) {
+	if c.draining || c.heldFor != "" || !f.down.takes(c) {
 		return 0
 	}
 	n := 0
 	for _, fl := range f.flows {
-		if fl.paused == nil {
+		if fl.paused == nil && len(fl.seats) > 0 {
 			n += fl.ready()
 		}
 	}
