@@ -104,14 +104,7 @@ func (c *Core) recoverSlice(p *partition) {
 	o := &p.takeover
 	left := c.cfg.Slice
 	if o.reading {
-		for ; len(o.rows) > 0 && left > 0; left-- {
-			t := o.rows[0]
-			o.rows = o.rows[1:]
-			if p.items[t.ID.Seq()] == nil {
-				c.inHand(p.id, t.ID)
-				c.adoptRow(c.load(p, c.lane(p, t.Flow()), t))
-			}
-		}
+		// The counts first: what ends among the rows is taken off them.
 		for ; len(o.flows) > 0 && left > 0; left-- {
 			l := c.lane(p, o.flows[0].Flow)
 			l.more, l.expires = true, true
@@ -119,6 +112,14 @@ func (c *Core) recoverSlice(p *partition) {
 			l.ready += o.flows[0].Ready
 			l.use.bytes += o.flows[0].Bytes
 			o.flows = o.flows[1:]
+		}
+		for ; len(o.rows) > 0 && left > 0; left-- {
+			t := o.rows[0]
+			o.rows = o.rows[1:]
+			if p.items[t.ID.Seq()] == nil {
+				c.inHand(p.id, t.ID)
+				c.adoptRow(c.load(p, c.lane(p, t.Flow()), t))
+			}
 		}
 		if len(o.rows)+len(o.flows) > 0 {
 			c.more = true
