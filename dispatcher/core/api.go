@@ -290,6 +290,7 @@ type PartitionStat struct {
 //	SetLimits(now time.Time, tenant string, ls []task.Limit)      what operators say of adaptive limits, all of it
 //	ResetLimit(now time.Time, tenant, downstream string) bool
 //	SetBounds(now time.Time, tenant string, bs []task.Bound)      limits that users set, all of them
+//	Forgot(now time.Time, partitions []uint32)              after a panic: nobody has counted what runs in them
 //	BoundReport(now time.Time) BoundReport                        what the coordinators of shared bounds are told
 //	GrantBounds(now time.Time, gs BoundGrants)                    and what they answer
 //	BoundStates(tenant, afterTenant, afterFunction string, most int) []BoundState

@@ -36,6 +36,7 @@ type Core struct {
 	bounds      []*bound
 	settling    []*partition // whose takeover lasts: what runs is not known
 	gone        []*goneTries
+	forgot      []forgotten // not acquired since a panic
 	settleTimer settleAlarm
 
 	timers   timers

@@ -182,7 +182,7 @@ func (c *Core) Check() error {
 				}
 			}
 		}
-		if b := t.bound; b != nil && b.timer.index == 0 && b.shut != (b.rule.Concurrency > 0 && (b.running() >= b.allowed(c) || !c.cfg.Shared && len(c.settling) > 0)) && !c.cfg.Shared {
+		if b := t.bound; b != nil && b.timer.index == 0 && b.shut != (b.rule.Concurrency > 0 && (b.running() >= b.allowed(c) || !c.cfg.Shared && c.counting())) && !c.cfg.Shared {
 			return fmt.Errorf("the bound of %s is shut: %v, with %d running", name, b.shut, b.running())
 		}
 		for _, s := range t.benches {

@@ -17,7 +17,7 @@ import (
 // waits for a bound costs nothing, and an end or a timer brings it back.
 //
 // A try counts from its choice to its end, also one that is taken over. While a takeover lasts nobody knows all that
-// runs: no bound of tries lets anything start then, for settleMax at most. What runs in a partition that was lost counts
+// runs, nor after a panic (Forgot): no bound of tries lets anything start then, for settleMax at most. What runs in a partition that was lost counts
 // on until somebody has taken it over.
 //
 // With Config.Shared the limit is all nodes' together, and this one has a lease of it (flowcontrol/shares): the shell brings
@@ -124,7 +124,7 @@ func (b *bound) per() gcra.Rate {
 
 // update looks whether something may start, and lets the flows in or out of the order.
 func (b *bound) update(c *Core) {
-	shut := b.rule.Concurrency > 0 && (b.running() >= b.allowed(c) || !c.cfg.Shared && len(c.settling) > 0)
+	shut := b.rule.Concurrency > 0 && (b.running() >= b.allowed(c) || !c.cfg.Shared && c.counting())
 	var again time.Time
 	switch {
 	case c.cfg.Shared:
@@ -219,7 +219,7 @@ func (b *bound) why(c *Core) string {
 		return fmt.Sprintf("limit of %s: %d of %d running", of, n, b.rule.Concurrency)
 	case c.cfg.Shared && b.rule.Concurrency > 0 && n >= b.allowed(c):
 		return fmt.Sprintf("limit of %s: %d of %d running on this node, its share of %d", of, n, b.allowed(c), b.rule.Concurrency)
-	case !c.cfg.Shared && b.rule.Concurrency > 0 && len(c.settling) > 0:
+	case !c.cfg.Shared && b.rule.Concurrency > 0 && c.counting():
 		return fmt.Sprintf("limit of %s: what runs is being counted after a change of owners", of)
 	}
 	return fmt.Sprintf("limit of %s: %g starts a second", of, b.rule.Rate)
@@ -235,6 +235,26 @@ func (c *Core) settles(p *partition) {
 	c.armSettling()
 }
 
+// forgotten is a partition that an earlier core of this node had.
+type forgotten struct {
+	partition uint32
+	until     time.Time
+}
+
+// Forgot says that an earlier core of this node had partitions, and that what runs in them is not known before they
+// are open again, here: for settleMax at most bounds wait for that as for takeovers.
+func (c *Core) Forgot(now time.Time, partitions []uint32) {
+	c.enter(now)
+	for _, p := range partitions {
+		c.forgot = append(c.forgot, forgotten{p, c.now.Add(settleMax)})
+	}
+	c.armSettling()
+	c.updateBounds()
+}
+
+// counting reports whether there may be tries that this node has yet to count.
+func (c *Core) counting() bool { return len(c.settling) > 0 || len(c.forgot) > 0 }
+
 // armSettling sets when something has lasted too long, if that matters to anybody.
 func (c *Core) armSettling() {
 	var next time.Time
@@ -245,18 +265,22 @@ func (c *Core) armSettling() {
 		for _, g := range c.gone {
 			next = sooner(next, g.until)
 		}
+		for _, o := range c.forgot {
+			next = sooner(next, o.until)
+		}
 	}
 	c.timers.set(&c.settleTimer.timer, next)
 }
 
 // settled is called when a takeover has ended, in whatever way.
 func (c *Core) settled(p *partition) {
-	n := len(c.settling)
+	was := c.counting()
 	c.settling = slices.DeleteFunc(c.settling, func(o *partition) bool { return o == p })
 	if !p.dead {
+		c.forgot = slices.DeleteFunc(c.forgot, func(o forgotten) bool { return o.partition == p.id })
 		c.dropGone(func(g *goneTries) bool { return g.partition == p.id })
 	}
-	if n > 0 && len(c.settling) == 0 {
+	if was && !c.counting() {
 		c.updateBounds()
 	}
 }
@@ -272,6 +296,7 @@ type settleAlarm struct{ timer timer }
 
 func (a *settleAlarm) alarm(c *Core) {
 	c.settling = slices.DeleteFunc(c.settling, func(p *partition) bool { return !p.settleBy.After(c.now) })
+	c.forgot = slices.DeleteFunc(c.forgot, func(o forgotten) bool { return !o.until.After(c.now) })
 	c.dropGone(func(g *goneTries) bool { return !g.until.After(c.now) })
 	c.armSettling()
 	c.updateBounds()

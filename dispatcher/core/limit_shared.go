@@ -19,9 +19,13 @@ type BoundReport struct {
 	Open, Lost []shares.Opened
 }
 
-// BoundReport returns what there is at now. It changes nothing.
+// BoundReport returns what there is at now. It changes nothing. While what ran under an earlier core of this node is not
+// known (Forgot) there are no keys, and nothing is to be reported: a node that is silent keeps what it has.
 func (c *Core) BoundReport(now time.Time) BoundReport {
 	var r BoundReport
+	if slices.ContainsFunc(c.forgot, func(o forgotten) bool { return o.until.After(now) }) {
+		return r
+	}
 	for _, tenant := range slices.Sorted(maps.Keys(c.boundRules)) {
 		for _, rule := range c.boundRules[tenant] {
 			r.Keys = append(r.Keys, shares.Key{Tenant: tenant, Function: rule.Function})

@@ -30,6 +30,7 @@ import (
 //
 //	init [window=N] [timers=N] [bytes=N] [weights=(a=3)] [classes=(a=batch)] [roster=true]   a node that owns nothing
 //	listed N                 successors know the first N executors
+//	forgot PARTITION         after a crash: the core before had it
 //	acquire PARTITION [executors=(x,y)]        crash        release PARTITION        drain        drop PARTITION
 //	open EXECUTOR [tenant=a] fn=(f,b/g,heavy:3) credit=N [old=true]     policy of all of them: [attempts=N] [timeout=D]
 //	     [backoff=D] [orphan=D] [grace=D] [exclusive=true] [downstream=S] [cost=N] [prefers=K:V] [bands=N];  labels=K:V,  claims=(1.1@1/1, …), epochs=(1:1)
@@ -275,6 +276,8 @@ func (s *script) command(d *datadriven.TestData) {
 			x.open = 0
 		}
 		s.init(d)
+	case "forgot":
+		s.core.Forgot(s.now, []uint32{partition()})
 	case "release":
 		s.core.Release(s.now, partition())
 	case "drop":

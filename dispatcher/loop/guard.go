@@ -149,6 +149,7 @@ func (l *Loop) rebuild() {
 		lost = append(lost, p)
 	}
 	slices.Sort(lost)
+	l.core.Forgot(l.cfg.Now(), lost)
 	for _, p := range lost {
 		l.lost(core.LostPartition{Partition: p, Reason: &PanicError{}})
 	}

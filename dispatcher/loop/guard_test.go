@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/dispatcher/core"
+	"github.com/headrace/headrace/internal/faketime"
 	headracev1 "github.com/headrace/headrace/proto/headrace/v1"
 	"github.com/headrace/headrace/store"
 	"github.com/headrace/headrace/store/memstore"
@@ -162,6 +163,7 @@ func TestReleaseEndsWatches(t *testing.T) {
 // partition is lost, and the node lives on.
 func TestPanicOfUnknownCauseStartsANewCore(t *testing.T) {
 	run(t, func(t *testing.T, h *harness) {
+		h.SetBounds("t", []task.Bound{{Concurrency: 1}})
 		h.acquire(1)
 		h.acquire(2)
 		id, err := h.submit(2)
@@ -203,6 +205,17 @@ func TestPanicOfUnknownCauseStartsANewCore(t *testing.T) {
 		if _, err := h.submit(2); err != nil {
 			t.Errorf("submit after it was acquired again: %v", err)
 		}
+		// A limit waits for partition 1: nobody has counted what runs there.
+		shut := func(want bool) {
+			t.Helper()
+			faketime.Pass(5 * time.Second)
+			if bs, err := h.Bounds(t.Context(), "t", "", "", 1); err != nil || len(bs) != 1 || (bs[0].Why != "") != want {
+				t.Errorf("the limit: %+v, %v; want it shut: %v", bs, err, want)
+			}
+		}
+		shut(true)
+		h.acquire(1)
+		shut(false)
 	})
 }
 
