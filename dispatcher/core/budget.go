@@ -12,7 +12,8 @@ import (
 // A function's retries have a budget (flowcontrol/retrybudget): a downstream that is down is not called three times as often
 // because of it. It is paid when a retry's time has come, before the task goes to its window, so that first tries
 // never wait behind retries. A retry without budget waits in memory, in the order in which it came; when many do, the
-// next ones are given a later time in the store, one after the other at the rate of the budget.
+// next ones are given a later time in the store, one after the other at the rate of the budget. Each node has its own
+// budget of a function, full when the node first sees it: nothing of it is on disk, and a new owner begins with what it has.
 
 const (
 	budgetTasks = 256       // of a function that wait in memory

@@ -13,8 +13,8 @@ import (
 	"github.com/headrace/headrace/task"
 )
 
-// A downstream is down for ten minutes: it is called at most 1.2 times as often as there are first tries, and ten times a second.
-// No task is lost by that, and each has its attempts in the end.
+// A downstream is down for ten minutes: it is called at most 1.2 times for each first try, and ten times a second beside
+// those. No task is lost by that: each succeeds, or has had its four attempts.
 func TestOutage(t *testing.T) {
 	const (
 		every  = 50 * time.Millisecond // a new task

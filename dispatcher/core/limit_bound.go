@@ -17,8 +17,8 @@ import (
 // waits for a bound costs nothing, and an end or a timer brings it back.
 //
 // A try counts from its choice to its end, also one that is taken over. While a takeover lasts nobody knows all that
-// runs, nor after a panic (Forgot): no bound of tries lets anything start then, for settleMax at most. What runs in a partition that was lost counts
-// on until somebody has taken it over.
+// runs, nor after a panic (Forgot): no bound of tries lets anything start then, for settleMax at most. What
+// runs in a partition that was lost counts on until somebody has taken it over.
 //
 // With Config.Shared the limit is all nodes' together, and this one has a lease of it (flowcontrol/shares): the shell brings
 // BoundReport to the coordinator, and GrantBounds what it answers. Then it is the coordinator who waits for takeovers.
