@@ -268,15 +268,9 @@ func (b *Noisy) submitFlood(ctx context.Context, cl *client.Client) (n int, err 
 		for i := range tasks {
 			tasks[i] = client.Task{Function: "f"}
 		}
-		out, err := cl.SubmitBatch(context.WithoutCancel(ctx), tasks)
-		if err != nil {
+		accepted, err := submitAll(ctx, cl, tasks)
+		if n += accepted; err != nil {
 			return n, err
-		}
-		for _, o := range out {
-			if o.Err != nil {
-				return n, o.Err
-			}
-			n++
 		}
 	}
 	return n, nil

@@ -259,15 +259,9 @@ func (b *Priority) feed(ctx context.Context, cl *client.Client, band task.Band, 
 		for i := range tasks {
 			tasks[i] = client.Task{Function: "f", Payload: payloadOf(band), Options: client.Options{Band: client.Band(band.String())}}
 		}
-		out, err := cl.SubmitBatch(context.WithoutCancel(ctx), tasks)
-		if err != nil {
+		accepted, err := submitAll(ctx, cl, tasks)
+		if n += accepted; err != nil {
 			return n, err
-		}
-		for _, o := range out {
-			if o.Err != nil {
-				return n, o.Err
-			}
-			n++
 		}
 	}
 	return n, nil

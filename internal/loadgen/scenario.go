@@ -3,6 +3,8 @@ package loadgen
 import (
 	"context"
 	"time"
+
+	"github.com/headrace/headrace/client"
 )
 
 // Check is one thing that a scenario must show.
@@ -45,6 +47,22 @@ func pass(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// submitAll submits a batch, whether ctx ends meanwhile or not. It returns how many tasks were accepted before the first
+// that was not.
+func submitAll(ctx context.Context, cl *client.Client, tasks []client.Task) (n int, err error) {
+	out, err := cl.SubmitBatch(context.WithoutCancel(ctx), tasks)
+	if err != nil {
+		return 0, err
+	}
+	for _, o := range out {
+		if o.Err != nil {
+			return n, o.Err
+		}
+		n++
+	}
+	return n, nil
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -235,15 +235,9 @@ func (b *Throttle) feed(ctx context.Context, cl *client.Client, function string)
 			_ = pass(ctx, 50*time.Millisecond)
 			continue
 		}
-		out, err := cl.SubmitBatch(context.WithoutCancel(ctx), tasks)
-		if err != nil {
+		accepted, err := submitAll(ctx, cl, tasks)
+		if n += accepted; err != nil {
 			return n, err
-		}
-		for _, o := range out {
-			if o.Err != nil {
-				return n, o.Err
-			}
-			n++
 		}
 	}
 	return n, nil
