@@ -158,10 +158,8 @@ scan:
 		}
 		n++
 	}
-	q.queue = q.queue[n:]
-	if len(rest) > 0 {
-		q.queue = append(rest, q.queue...)
-	}
+	q.queue = q.queue[n-len(rest):]
+	copy(q.queue, rest) // they were among the n
 	if len(q.queue) == 0 {
 		q.queue = nil
 	}
