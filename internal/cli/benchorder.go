@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -32,14 +31,7 @@ Code 1 says that a check does not hold. It takes a minute, with --short a quarte
 				return usagef("--flood: %d given, want 2 to 1000", flood)
 			}
 			b.Flood = flood
-			return a.scenario(c, func(ctx context.Context, addr string) (loadgen.Checks, error) {
-				b.Addr, b.APIKey, b.Tenant, b.Phase = addr, a.apiKey, a.tenant, a.phase
-				rep, err := b.Run(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return rep.Checks, a.report(rep, rep.Checks, noisyTable(rep))
-			})
+			return scenario(a, c, &b.Target, b.Run, noisyTable)
 		},
 	}
 	c.Flags().BoolVar(&short, "short", false, "a quarter of it")
@@ -73,14 +65,7 @@ Code 1 says that a check does not hold. It takes a minute and a half, with --sho
 			if short {
 				b = loadgen.ShortPriority()
 			}
-			return a.scenario(c, func(ctx context.Context, addr string) (loadgen.Checks, error) {
-				b.Addr, b.APIKey, b.Tenant, b.Phase = addr, a.apiKey, a.tenant, a.phase
-				rep, err := b.Run(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return rep.Checks, a.report(rep, rep.Checks, priorityTable(rep))
-			})
+			return scenario(a, c, &b.Target, b.Run, priorityTable)
 		},
 	}
 	c.Flags().BoolVar(&short, "short", false, "a quarter of it")

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -27,14 +26,7 @@ Code 1 says that a check does not hold. It takes two or three minutes, with --sh
 			if short {
 				b = loadgen.ShortPressure()
 			}
-			return a.scenario(c, func(ctx context.Context, addr string) (loadgen.Checks, error) {
-				b.Addr, b.APIKey, b.Tenant, b.Phase = addr, a.apiKey, a.tenant, a.phase
-				rep, err := b.Run(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return rep.Checks, a.report(rep, rep.Checks, pressureTable(rep))
-			})
+			return scenario(a, c, &b.Target, b.Run, pressureTable)
 		},
 	}
 	c.Flags().BoolVar(&short, "short", false, "half a minute of it")

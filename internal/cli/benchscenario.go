@@ -12,27 +12,28 @@ import (
 	"github.com/headrace/headrace/internal/term"
 )
 
-// scenario runs a benchmark that checks something, against a server of its own or the one that --addr or HEADRACE_ADDR
-// name. A check that does not hold is an error.
-func (a *app) scenario(c *cobra.Command, run func(ctx context.Context, addr string) (loadgen.Checks, error)) (err error) {
-	ctx, addr := c.Context(), a.addr
+// scenario runs a benchmark that checks something, at a server of its own or the one that --addr or HEADRACE_ADDR name, and
+// writes what came of it. A check that does not hold is an error.
+func scenario[R interface{ All() loadgen.Checks }](a *app, c *cobra.Command, at *loadgen.Target, run func(context.Context) (R, error), figures func(R) *term.Table) (err error) {
+	ctx := c.Context()
+	*at = loadgen.Target{Addr: a.addr, APIKey: a.apiKey, Tenant: a.tenant, Phase: func(name string) { fmt.Fprintln(a.Err, name) }}
 	if !c.Flags().Changed("addr") && os.Getenv("HEADRACE_ADDR") == "" {
 		server, startErr := startBenchServer(ctx, storeFile, "")
 		if startErr != nil {
 			return startErr
 		}
 		defer func() { err = errors.Join(err, server.stop(ctx)) }()
-		addr = server.addr
+		at.Addr = server.addr
 	}
-	checks, err := run(ctx, addr)
-	if err == nil && !checks.OK() {
+	rep, err := run(ctx)
+	if err != nil {
+		return err
+	}
+	if err = a.report(rep, rep.All(), figures(rep)); err == nil && !rep.All().OK() {
 		err = errors.New("a check does not hold")
 	}
 	return err
 }
-
-// phase tells people what a scenario does.
-func (a *app) phase(name string) { fmt.Fprintln(a.Err, name) }
 
 // report writes what came of a scenario.
 func (a *app) report(rep any, checks loadgen.Checks, figures *term.Table) error {

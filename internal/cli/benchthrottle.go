@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -42,19 +41,12 @@ Code 1 says that a check does not hold. It takes some three minutes, with --shor
 			if b.Capacity < 4 || b.Capacity > 10_000 {
 				return usagef("--capacity: %d given, want 4 to 10000", b.Capacity)
 			}
-			return a.scenario(c, func(ctx context.Context, addr string) (loadgen.Checks, error) {
-				b.Addr, b.APIKey, b.Tenant, b.Phase = addr, a.apiKey, a.tenant, a.phase
-				rep, err := b.Run(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return rep.Checks, a.report(rep, rep.Checks, throttleTable(rep))
-			})
+			return scenario(a, c, &b.Target, b.Run, throttleTable)
 		},
 	}
 	c.Flags().BoolVar(&short, "short", false, "half a minute of it")
 	c.Flags().IntVar(&b.Capacity, "capacity", b.Capacity, "tries at once that the downstream bears at first")
-	c.Flags().Var(&steady, "steady", "how long the first capacity is measured (default 30s, with --short 6s)")
+	c.Flags().Var(&steady, "steady", "how long the first capacity is measured (default 30s, with --short 5s)")
 	return c
 }
 

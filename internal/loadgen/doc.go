@@ -11,4 +11,7 @@
 // Times are taken by this process' monotonic clock: a payload carries when its submit was sent, so a
 // start is measured from there to the first line of the handler. CPU is that of both processes. What
 // the generator itself costs a task is a few microseconds.
+//
+// Throttle, Noisy, Priority and Pressure are scenarios: each has executors and tenants of its own, and a report that ends in
+// checks, which hold or don't.
 package loadgen

@@ -22,16 +22,14 @@ import (
 // them, after a burst. How long the others wait is measured alone and beside it. One of them is moved to the very
 // partitions of the flood.
 type Noisy struct {
-	Addr, APIKey, Tenant string        // the names of the tenants begin with Tenant
-	Victims              int           // beside the one that is moved
-	Every                time.Duration // each submits one task
-	Flood                int           // times what one of them submits
-	Burst                time.Duration // the flood begins with what it submits in that time
-	Service              time.Duration // of a try, on average: half of it to half more
-	Alone, Beside        time.Duration
-	Warm                 time.Duration // before the first figures
-
-	Phase func(name string) // told when a phase begins; nil: nobody is
+	Target
+	Victims       int           // beside the one that is moved
+	Every         time.Duration // each submits one task
+	Flood         int           // times what one of them submits
+	Burst         time.Duration // the flood begins with what it submits in that time
+	Service       time.Duration // of a try, on average: half of it to half more
+	Alone, Beside time.Duration
+	Warm          time.Duration // before the first figures
 
 	calm   atomic.Bool // the flood's tries end at once
 	floods atomic.Int64
@@ -73,7 +71,7 @@ type NoisyReport struct {
 	Service  float64       `json:"service_ms"`
 	Flooded  int           `json:"flooded"` // tasks of the flood
 	Victims  []NoisyVictim `json:"victims"`
-	Checks   Checks        `json:"checks"`
+	Verdict
 }
 
 // victim is one of the others while it runs.
@@ -200,12 +198,6 @@ func (b *Noisy) Run(ctx context.Context) (_ *NoisyReport, err error) {
 	}
 	b.judge(rep, victims, lost, waiting)
 	return rep, nil
-}
-
-func (b *Noisy) phase(name string) {
-	if b.Phase != nil {
-		b.Phase(name)
-	}
 }
 
 // place moves the last victim to the flood's partitions, and notes how many partitions each shares with it.

@@ -21,16 +21,14 @@ import (
 // Pressure is the scenario of one tenant that submits far more than is done, and is held at the door: its backlog takes
 // no longer than its drain_max, others are never refused, and neither is an overnight batch of somebody else.
 type Pressure struct {
-	Addr, APIKey, Tenant string // the names of the tenants begin with Tenant
-	Service              int    // tasks a second that two executors do together
-	Flood                int    // tasks a second that the flood submits
-	Lights               int    // other tenants
-	LightEvery           time.Duration
-	DrainMax             time.Duration // of the flood
-	Night                int           // tasks of the overnight batch
-	Settle, Measure      time.Duration // after the flood's backlog is as long as it may be; then the figures
-
-	Phase func(name string) // told when a phase begins; nil: nobody is
+	Target
+	Service         int // tasks a second that two executors do together
+	Flood           int // tasks a second that the flood submits
+	Lights          int // other tenants
+	LightEvery      time.Duration
+	DrainMax        time.Duration // of the flood
+	Night           int           // tasks of the overnight batch
+	Settle, Measure time.Duration // after the flood's backlog is as long as it may be; then the figures
 
 	mu   sync.Mutex // guards next
 	next time.Time  // when the next try ends
@@ -60,18 +58,18 @@ const (
 
 // PressureReport is the outcome of the scenario.
 type PressureReport struct {
-	Scenario       string  `json:"scenario"`
-	Flooded        int     `json:"flooded"`  // tasks that the flood has asked for
-	Accepted       int     `json:"accepted"` // of them
-	Light          int     `json:"light"`    // tasks of the others
-	Night          int     `json:"night"`
-	AcceptedPerS   float64 `json:"accepted_per_s"` // of the flood, while it was measured
-	LeftPerS       float64 `json:"left_per_s"`     // what was done, less what the others asked for
-	Backlog        int64   `json:"backlog"`        // of the flood, at most
-	FirstRefusal   float64 `json:"first_refusal_s"`
-	LimitGone      float64 `json:"limit_gone_s"` // after the flood's end
-	Lost           int64   `json:"lost"`
-	Checks         Checks  `json:"checks"`
+	Scenario     string  `json:"scenario"`
+	Flooded      int     `json:"flooded"`  // tasks that the flood has asked for
+	Accepted     int     `json:"accepted"` // of them
+	Light        int     `json:"light"`    // tasks of the others
+	Night        int     `json:"night"`
+	AcceptedPerS float64 `json:"accepted_per_s"` // of the flood, while it was measured
+	LeftPerS     float64 `json:"left_per_s"`     // what was done, less what the others asked for
+	Backlog      int64   `json:"backlog"`        // of the flood, at most
+	FirstRefusal float64 `json:"first_refusal_s"`
+	LimitGone    float64 `json:"limit_gone_s"` // after the flood's end
+	Lost         int64   `json:"lost"`
+	Verdict
 	lightRefused   int
 	nightRefused   int
 	refusedNoTime  int
@@ -229,12 +227,6 @@ func (b *Pressure) Run(ctx context.Context) (_ *PressureReport, err error) {
 	}
 	b.judge(rep)
 	return rep, nil
-}
-
-func (b *Pressure) phase(name string) {
-	if b.Phase != nil {
-		b.Phase(name)
-	}
 }
 
 // work is a handler that counts.

@@ -20,14 +20,12 @@ import (
 // and normal waits, too, then while low comes at half the rate that it is sure of. Another tenant's work is in band
 // low only, and gets half of the executors all the same.
 type Priority struct {
-	Addr, APIKey, Tenant string // the names of the tenants begin with Tenant
-	Slots                int
-	Service              time.Duration // of a try
-	Warm                 time.Duration
-	Full                 time.Duration // all bands wait
-	Trickle              time.Duration // low comes at half of what it is sure of
-
-	Phase func(name string) // told when a phase begins; nil: nobody is
+	Target
+	Slots   int
+	Service time.Duration // of a try
+	Warm    time.Duration
+	Full    time.Duration // all bands wait
+	Trickle time.Duration // low comes at half of what it is sure of
 
 	mu      sync.Mutex // guards following
 	calm    bool
@@ -78,7 +76,7 @@ type PriorityReport struct {
 	Service  float64         `json:"service_ms"`
 	Tasks    int             `json:"tasks"`
 	Phases   []PriorityPhase `json:"phases"`
-	Checks   Checks          `json:"checks"`
+	Verdict
 }
 
 // perSecond is how many tries the executors do.
@@ -172,12 +170,6 @@ func (b *Priority) Run(ctx context.Context) (_ *PriorityReport, err error) {
 	}
 	b.judge(rep, lost)
 	return rep, nil
-}
-
-func (b *Priority) phase(name string) {
-	if b.Phase != nil {
-		b.Phase(name)
-	}
 }
 
 func (b *Priority) nodes(ctx context.Context) (int, error) {

@@ -7,6 +7,19 @@ import (
 	"github.com/headrace/headrace/client"
 )
 
+// Target says where a scenario runs.
+type Target struct {
+	Addr, APIKey string
+	Tenant       string            // all but Throttle, which has no other, take tenants whose names begin with it
+	Phase        func(name string) // told when a phase begins; nil: nobody is
+}
+
+func (t *Target) phase(name string) {
+	if t.Phase != nil {
+		t.Phase(name)
+	}
+}
+
 // Check is one thing that a scenario must show.
 type Check struct {
 	Name  string  `json:"name"`
@@ -36,6 +49,14 @@ func (cs Checks) OK() bool {
 	}
 	return true
 }
+
+// Verdict is the end of each scenario's report.
+type Verdict struct {
+	Checks Checks `json:"checks"`
+}
+
+// All returns the checks.
+func (v *Verdict) All() Checks { return v.Checks }
 
 // pass lets time pass.
 func pass(ctx context.Context, d time.Duration) error {

@@ -17,16 +17,14 @@ import (
 // Throttle is the scenario of a downstream with a hidden capacity that halves and quadruples, kept busy through real
 // executors. It throttles what is too much and some strays, fails some tries, and has an unrelated one beside it.
 type Throttle struct {
-	Addr, APIKey, Tenant string
-	Capacity             int           // tries at once at first
-	Service              time.Duration // of a try
-	Alone                time.Duration // the unrelated downstream has the server for itself
-	Warm                 time.Duration // until the limit ought to be found
-	Steady               time.Duration
-	Halved               time.Duration // with half the capacity, the first third, and 8 s at least, to find it
-	Quadrupled           time.Duration // then with four times that, the first two thirds to find it; 0: not at all
-
-	Phase func(name string) // told when a phase begins; nil: nobody is
+	Target
+	Capacity   int           // tries at once at first
+	Service    time.Duration // of a try
+	Alone      time.Duration // the unrelated downstream has the server for itself
+	Warm       time.Duration // until the limit ought to be found
+	Steady     time.Duration
+	Halved     time.Duration // with half the capacity, the first third, and 8 s at least, to find it
+	Quadrupled time.Duration // then with four times that, the first two thirds to find it; 0: not at all
 
 	svc   *service // of the run
 	other *otherService
@@ -75,7 +73,7 @@ type ThrottleReport struct {
 	Settled   float64         `json:"settled_s"` // after the halving
 	Alone     float64         `json:"other_alone_p99_ms"`
 	Beside    float64         `json:"other_beside_p99_ms"`
-	Checks    Checks          `json:"checks"`
+	Verdict
 }
 
 var (
@@ -191,12 +189,6 @@ func (b *Throttle) Run(ctx context.Context) (_ *ThrottleReport, err error) {
 	rep.Tasks = submitted
 	b.judge(rep, others)
 	return rep, nil
-}
-
-func (b *Throttle) phase(name string) {
-	if b.Phase != nil {
-		b.Phase(name)
-	}
 }
 
 func (b *Throttle) executor(ctx context.Context, name, function string) (stop func(), err error) {
