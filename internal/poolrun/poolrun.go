@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -45,7 +46,7 @@ type Config struct {
 type Answer struct {
 	Desired int    // executors
 	Why     string // for people
-	// Order are the names of the executors in the order of leaving.
+	// Order are the executors in the order of leaving. A child with reserved slots is several: NAME, and NAME:… for these.
 	Order []Executor
 }
 
@@ -170,14 +171,16 @@ func (r *runner) step(ctx context.Context) {
 // leave has the n children go that have least to lose.
 func (r *runner) leave(now time.Time, a Answer, n int) {
 	rank := func(c *child) int { // its place; who is not known to the server comes behind the idle ones
-		i := slices.IndexFunc(a.Order, func(x Executor) bool { return x.Name == c.name })
-		switch {
-		case i < 0:
-			return len(a.Order)
-		case a.Order[i].Idle:
-			return i
+		at, works := len(a.Order), false
+		for i, x := range a.Order {
+			if x.Name == c.name || strings.HasPrefix(x.Name, c.name+":") { // the latter: slots that it reserves
+				at, works = i, works || !x.Idle
+			}
 		}
-		return len(a.Order) + 1 + i
+		if works {
+			return len(a.Order) + 1 + at
+		}
+		return at
 	}
 	var staying []*child
 	leaving := false

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The idle one leaves, whatever its age; one that works and does not end is killed when its drain time is over, and not
+// The idle one leaves, whatever its age; who is busy in reserved slots is not idle. One that works and does not end is killed when its drain time is over, and not
 // before.
 func TestIdleLeaveFirstAndNobodyIsKilledEarly(t *testing.T) {
 	const drain = 1500 * time.Millisecond
@@ -39,7 +39,7 @@ func TestIdleLeaveFirstAndNobodyIsKilledEarly(t *testing.T) {
 						n = 2
 					}
 				}
-				return Answer{Desired: n, Order: []Executor{{"x-2", true}, {"x-1", false}}}, nil
+				return Answer{Desired: n, Order: []Executor{{"x-1", true}, {"x-2", true}, {"x-1:high", false}}}, nil
 			},
 			Event: func(e Event) { events <- seen{e, time.Now()} },
 		})
