@@ -203,7 +203,7 @@ func (r *runner) leave(now time.Time, a Answer, n int) {
 
 func (r *runner) drain(now time.Time, c *child) {
 	c.drainAt = now
-	syscall.Kill(c.cmd.Process.Pid, syscall.SIGTERM) // not its group: what it runs may go on
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // not its group: what it runs may go on; nobody if it has just ended
 	r.event(Event{Event: "draining", Name: c.name, PID: c.cmd.Process.Pid})
 }
 
