@@ -36,8 +36,8 @@
 // the directory of nodes, and handlers run on a pool of goroutines. The connection comes back by itself,
 // for ever; tries go on meanwhile, and outcomes are kept until the owner has them on disk. If no owner
 // can be reached for four fifths of a function's orphan timeout, the try is cancelled: somebody else may
-// run the task soon after.
+// run the task soon after. With Config.Reserve there is all of this for each part of the slots.
 //
 // Everything is bounded: tries at once by Config.Slots, results waiting for confirmation by 64 MiB, log
-// lines by 64 KiB an attempt and 8 MiB in all.
+// lines by 64 KiB an attempt and 8 MiB in all; the last two of each part.
 package executor

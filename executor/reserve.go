@@ -16,7 +16,8 @@ import (
 // the last two, and with {Function: "import", Slots: 4, Only: true} imports never take more than four.
 //
 // An executor is several executors then, each with an id of its own and its part of the slots: nodes hand them out as
-// ever, and none of them can go wrong about it. They share the process, its handlers and its drain.
+// ever, and none of them can go wrong about it. They share the process, its handlers and its drain. A function whose Cost is more
+// than a part's slots takes all of that part when it runs there; more than the slots that are not reserved is an error of Run.
 type Reserve struct {
 	Function string // "": all that this executor runs
 	Band     string // high, normal or low; "": all
