@@ -143,8 +143,13 @@ func (a *app) pools(ctx context.Context, req *headracev1.ListPoolsRequest) error
 			return err
 		}
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("nodes that have told nothing for 30s: %s", strings.Join(missing, ", "))
+	return silentNodes(missing)
+}
+
+// silentNodes is missingNodes of what nodes tell each other.
+func silentNodes(ids []string) error {
+	if len(ids) == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("nodes that have told nothing for 30s: %s", strings.Join(ids, ", "))
 }

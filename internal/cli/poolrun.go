@@ -125,8 +125,8 @@ func askPool(ctx context.Context, c *clusterclient.Client, req *headracev1.ListP
 	if err != nil {
 		return poolrun.Answer{}, err
 	}
-	if len(missing) > 0 { // what they have may need executors
-		return poolrun.Answer{}, fmt.Errorf("nodes that have told nothing for 30s: %s", strings.Join(missing, ", "))
+	if err := silentNodes(missing); err != nil { // what they have may need executors
+		return poolrun.Answer{}, err
 	}
 	if found == nil {
 		return poolrun.Answer{Why: elastic.Idle.String()}, nil
