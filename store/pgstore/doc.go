@@ -28,7 +28,8 @@
 // # How it fails
 //
 // A statement that the server refused has stored nothing: ErrUnavailable if it is read-only, in
-// recovery or closing, store.ErrFull if its disk is full, else an error of its own. A commit whose
+// recovery or closing, store.ErrFull if its disk is full, else an error of its own. A commit with inserts into
+// a database near its Config.SizeLimit is store.ErrFull before it is sent. A commit whose
 // connection broke, or that took longer than Config.CommitTimeout, is store.ErrUnknown.
 //
 // # Who may call what
